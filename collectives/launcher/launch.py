@@ -30,7 +30,7 @@ def launch(
 
     `backend=None` means NCCL if every rank can have a GPU, else gloo on the CPU. `timeout` is in
     seconds, for the whole call. `start_method` is multiprocessing's (default: forkserver, or spawn
-    where there is no fork server).
+    where there is no fork server). Ranks on GPUs cannot be forks of this process.
 
     The ranks record their calls, and on a timeout the error says which rank did not join which
     call. With `diagnose=True` the calls are compared while the ranks run: if they do not match, or
@@ -70,6 +70,13 @@ def launch_in(
         from collectives.launcher import join
 
         return join.join(world, world.worker, fn, args, record)
+    if start_method == "fork" and world.device == "cuda":
+        # torch asks the driver for the GPUs if it finds no NVML, or slices of a GPU, which NVML
+        # does not know: https://docs.pytorch.org/docs/stable/notes/multiprocessing.html
+        raise ValueError(
+            "start_method='fork' does not go with GPUs: a fork of this process may find no GPU, "
+            "because CUDA does not survive a fork. Leave it out, or use 'spawn'."
+        )
     from collectives.launcher import start
     from collectives.launcher.rank_spec import LaunchSpec
     from collectives.launcher.watch import LaunchWatch

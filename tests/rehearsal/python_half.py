@@ -17,7 +17,7 @@ _spec = importlib.util.spec_from_file_location("rehearsed_cuda", os.environ["REH
 gpus = sys.modules["rehearsed_cuda"] = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(gpus)
 
-_initialised_in = None  # the process that did it: a fork of it cannot use a GPU
+_driver_in = None  # the process that has asked the driver: a fork of it cannot use a GPU
 
 
 def device_count():
@@ -29,11 +29,23 @@ def device_count():
     return count
 
 
+def _device_count_by_driver():
+    """In a fork the driver finds no GPU, which torch takes for none."""
+    global _driver_in
+    if _is_bad_fork():
+        return 0
+    _driver_in = os.getpid()
+    return device_count()
+
+
+def _device_count_by_nvml():
+    """Asks the driver for nothing. NVML knows no slices of a GPU, and some machines lack it."""
+    return device_count() if os.environ.get("REHEARSED_NVML") != "0" else -1
+
+
 def _init():
-    global _initialised_in
-    if not device_count():
+    if not _device_count_by_driver():
         raise RuntimeError("No CUDA GPUs are available")
-    _initialised_in = os.getpid()
     gpus.make_default_generators(True)
     cuda.default_generators = tuple(torch.Generator(f"cuda:{i}") for i in range(device_count()))
     gpus.make_default_generators(False)
@@ -47,7 +59,7 @@ def _properties(device=None):
 
 
 def _is_bad_fork():
-    return _initialised_in not in (None, os.getpid())
+    return _driver_in not in (None, os.getpid())
 
 
 def _initialised(function):
@@ -70,7 +82,7 @@ def _maybe_exchange_device(index):  # a function of its own, for the compiler
 
 
 _C._has_cuda = True
-_C._cuda_getDeviceCount = device_count
+_C._cuda_getDeviceCount = _device_count_by_driver
 _C._cuda_init = _init
 _C._cuda_isInBadFork = cuda._is_in_bad_fork = _is_bad_fork
 _C._cuda_setDevice = _initialised(gpus.set_device)
@@ -87,7 +99,7 @@ _C._cuda_memoryStats = lambda device: {}
 _C._cuda_resetPeakMemoryStats = _C._cuda_resetAccumulatedMemoryStats = lambda device: None
 cuda._exchange_device, cuda._maybe_exchange_device = _exchange_device, _maybe_exchange_device
 cuda._cudart = SimpleNamespace(cudaMemGetInfo=lambda device: (70 * 2**30, 80 * 2**30))
-cuda._device_count_nvml = lambda: -1  # ask device_count
+cuda._device_count_nvml = _device_count_by_nvml
 cuda.memory_allocated = cuda.max_memory_allocated = cuda.memory_reserved = lambda device=None: 0
 cuda.get_device_properties = _properties
 

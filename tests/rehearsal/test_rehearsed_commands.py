@@ -59,10 +59,31 @@ def test_a_notebook_shows_on_gpus_what_it_shows_on_the_cpu(monkeypatch):
     assert [one.get("outputs") for one in found] == [one.get("outputs") for one in on_the_cpu]
 
 
-def test_the_matrix_finds_what_is_claimed_of_nccl():
+def only(*forms):
+    return [word for form in forms for word in ("--collective", form)]
+
+
+NCCL = ["--backend", "nccl"]
+# A group without rank 0 that is larger than two ranks needs four.
+SUBGROUPS = only("nn.all_gather", "nn.gather", "nn.scatter", "nn.all_to_all", "nn.broadcast")
+# Of gloo, what needs nothing of a GPU but its copies: a CPU build has no all_reduce of gloo for
+# GPUs, and here the memory of a GPU is the CPU's, out of which gloo can send a message.
+COPIED = only("broadcast", "all_gather_single", "gather", "scatter", "all_to_all")
+GLOO = ["--backend", "gloo", "--device", "cuda", *COPIED]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [*NCCL, "--quick"],
+        [*NCCL, "-n", "4", *SUBGROUPS],
+        [*GLOO, "--dtype", "float32", "--dtype", "complex64", "--dtype", "float8_e5m2"],
+    ],
+    ids=["nccl", "nccl with four ranks", "gloo"],
+)
+def test_the_matrix_finds_what_is_claimed(words):
     """Both were read in the same sources: what differs is a fault of the rehearsal, or of a claim."""
-    words = [sys.executable, "-m", "collectives", "matrix", "--backend", "nccl", "--quick"]
-    done = finished(words, env=VISIBLE)
+    done = finished([sys.executable, "-m", "collectives", "matrix", *words], env=VISIBLE)
     assert done.returncode == 0, done.stdout
 
 

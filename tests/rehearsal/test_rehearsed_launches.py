@@ -146,6 +146,19 @@ def test_what_comes_back_is_of_the_kind_that_it_was():
     assert not torch.cuda.is_initialized()
 
 
+@pytest.mark.parametrize("nvml", ["0", "1"], ids=["without NVML", "with NVML"])
+@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
+def test_ranks_have_gpus_however_they_start_unless_they_are_forks(method, nvml, monkeypatch):
+    """Without NVML the parent asks the driver how many GPUs there are, which no fork survives."""
+    monkeypatch.setenv("REHEARSED_NVML", nvml)
+    options = {"backend": "nccl", "start_method": method, "timeout": 100}
+    if method == "fork":
+        with pytest.raises(ValueError, match="a fork of this process may find no GPU"):
+            launch(backend_and_device, 2, **options)
+    else:
+        assert launch(backend_and_device, 2, **options)[1] == ("nccl", "cuda:1")
+
+
 def test_a_device_with_a_number_is_refused():
     with pytest.raises(ValueError, match="LOCAL_RANK"):
         availability.choose("nccl", "cuda:1", 1)
