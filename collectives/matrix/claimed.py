@@ -64,7 +64,7 @@ def differences(
             faults.add(f"contradiction: {error}")
             continue
         has_claims = (cell.backend, cell.device) in columns
-        group = claim, None if claim else cell.name, has_claims, cell.state
+        group = claim, None if claim else cell.form, has_claims, cell.state
         groups.setdefault(group, []).append(cell)
     found = [CellDifference("contradiction", text) for text in sorted(faults)]
     for (claim, _, has_claims, state), cells in groups.items():

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
+# So many characters of a long value are shown.
+_SHOWN = 200
+
 
 class Mismatch(AssertionError):
     """A rank did not get what it should have.
@@ -42,8 +45,8 @@ def check(got: Any, expected: Any, call: str, *, rtol: float = 0.0) -> None:
     import torch.distributed as dist
 
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    difference = f"got {_show(got)}, should be {_show(expected)}"
-    raise Mismatch(difference, f"{call}{_context(got)}", rank, world_size)
+    shown, wanted = _from_the_difference(_show(got), _show(expected))
+    raise Mismatch(f"got {shown}, should be {wanted}", f"{call}{_context(got)}", rank, world_size)
 
 
 def equal(got: Any, expected: Any, rtol: float) -> bool:
@@ -81,6 +84,16 @@ def _show(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_show, value)) + "]"
     return repr(value)
+
+
+def _from_the_difference(got: str, expected: str) -> list[str]:
+    """Of long texts only what begins shortly before they differ."""
+    pairs = enumerate(zip(got, expected, strict=False))
+    start = max(0, next((place for place, (a, b) in pairs if a != b), 0) - 20)
+    return [
+        text if len(text) <= 2 * _SHOWN else f"... {text[start : start + _SHOWN]} ..."
+        for text in (got, expected)
+    ]
 
 
 def _context(got: Any) -> str:

@@ -34,6 +34,15 @@ def test_a_backend_without_claims_gives_status_1_only_if_a_cell_is_broken():
     assert text.splitlines()[1].startswith("  hangs, 1 cell: all_reduce")
 
 
+def test_each_form_that_is_wrong_is_told_with_what_it_got():
+    cells = [
+        cell(form, backend="x", state="wrong", detail=f"got {form}")
+        for form in ("broadcast:noncontiguous", "broadcast:root1")
+    ]
+    text, _ = report(matrix(*cells))
+    assert re.findall(r"\(got (.*)\)", text) == ["broadcast:noncontiguous", "broadcast:root1"]
+
+
 def test_a_backend_without_claims_says_each_reason_once_for_which_it_refuses():
     """gloo has claims, which give its reasons."""
     missing = "RuntimeError: No backend type associated with device type cpu"
@@ -45,8 +54,11 @@ def test_a_backend_without_claims_says_each_reason_once_for_which_it_refuses():
         cell("reduce", backend="x"),
         REFUSED,
     ]
-    one, its_meaning, other, its_own = refused.by_reason(refused.refusals(cells, table()))
+    one, its_calls, its_meaning, other, its_own = refused.by_reason(
+        refused.refusals(cells, table())
+    )
     assert re.fullmatch(f"all_reduce .* and 1 more: {missing}", one)
+    assert its_calls == "  calls: all_reduce, reduce"
     assert re.fullmatch(rf"barrier .* ranks: {re.escape(bug)}", other)
     assert "does not define the method" in its_meaning
     assert "a bug and no refusal" in its_own

@@ -87,6 +87,14 @@ def test_a_failed_check_says_what_it_got():
             check(got, 2, "call")
 
 
+def test_a_failed_check_of_a_long_tensor_says_where_the_difference_begins():
+    got, expected = torch.zeros(1000), torch.zeros(1000)
+    got[700] = 7.0
+    with pytest.raises(Mismatch, match=r"got \.\.\. [0., ]{20}7\.0.*, should be") as error:
+        check([got], [expected], "scatter")
+    assert len(str(error.value)) < 500
+
+
 def test_a_mismatch_tells_the_difference_without_the_rank_and_the_call():
     with pytest.raises(Mismatch) as caught:
         check([": [1]"], [2], "sum: a [b")
