@@ -43,11 +43,7 @@ def test_two_processes_with_the_same_rank_are_reported(tmp_path):
 @pytest.mark.parametrize(
     ("mistake", "field", "told"),
     [
-        (
-            "size += rank == 1",
-            "world_size",
-            "world_size=3 on ranks 0,2; world_size=4 on rank 1",
-        ),
+        ("size += rank == 1", "world_size", "world_size=3 on ranks 0,2; world_size=4 on rank 1"),
         (
             'os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + (rank == 1))',
             "store",

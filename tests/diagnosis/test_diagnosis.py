@@ -54,8 +54,10 @@ class Program:
         return self
 
     def all(self, name, ranks=None, **fields):
+        """A field may be a function of the rank."""
         for rank in self.members if ranks is None else ranks:
-            self.call(rank, name, **fields)
+            own = {key: one(rank) if callable(one) else one for key, one in fields.items()}
+            self.call(rank, name, **own)
         return self
 
 
@@ -101,10 +103,7 @@ def objects(count):
 
 def odd_one(name, odd, usual, wrong, **fields):
     """Three ranks call `name` with `usual` (by rank), and rank `odd` with `wrong` tensors."""
-    program = Program(3)
-    for rank in range(3):
-        program.call(rank, name, tensors=wrong if rank == odd else usual(rank), **fields)
-    return program.calls
+    return Program(3).all(name, tensors=lambda r: wrong if r == odd else usual(r), **fields).calls
 
 
 def message(send, receive, sent, received, left=LEFT, tags=(0, 0)):
@@ -113,82 +112,72 @@ def message(send, receive, sent, received, left=LEFT, tags=(0, 0)):
     return program.call(1, receive, peer=0, tensors=received, left=left, tag=tags[1]).calls
 
 
-def split(rank):
-    wrong = (1, 1, 1) if rank != 1 else (2, 1, 0)
-    return {"tensors": floats(3, 3), "splits": ((1, 1, 1), wrong)}
-
-
 FOUR, FIVE = TensorKind("float32", (4,)), TensorKind("float32", (5,))
 at_root = [floats(4, 4, 4, 4), floats(4), floats(4)].__getitem__
 
-# What was called -> the guilty, and what differs.
+# What was called -> the guilty ranks, and what differs.
 MISMATCHES = {
-    "op": (differing(4, 0, op="MAX"), (0,), "op"),
-    "dtype": (differing(4, 3, tensors=(TensorKind("int32", (4,)),)), (3,), "dtype"),
-    "shape": (differing(4, 1, tensors=floats(8)), (1,), "shape"),
-    "root": (differing(4, 2, name="broadcast", peer=1), (2,), "root"),
-    "tie": (differing(2, 0, op="MAX"), (0, 1), "op"),
-    "members": (differing(4, 2, members=(0, 1, 2)), (2,), "group"),
-    "new_group": (differing(4, 2, name="new_group", ranks=((0, 1),)), (2,), "group"),
+    "op": (differing(4, 0, op="MAX"), "0 op"),
+    "dtype": (differing(4, 3, tensors=(TensorKind("int32", (4,)),)), "3 dtype"),
+    "shape": (differing(4, 1, tensors=floats(8)), "1 shape"),
+    "root": (differing(4, 2, name="broadcast", peer=1), "2 root"),
+    "tie": (differing(2, 0, op="MAX"), "0 1 op"),
+    "members": (differing(4, 2, members=(0, 1, 2)), "2 group"),
+    "new_group": (differing(4, 2, name="new_group", ranks=((0, 1),)), "2 group"),
     "objects": (
         odd_one("broadcast_object_list", 2, lambda _: objects(3), objects(2), peer=0),
-        (2,),
-        "shape",
+        "2 shape",
     ),
     "sent objects": (
         message("send_object_list", "recv_object_list", objects(2), objects(1)),
-        (0, 1),
-        "shape",
+        "0 1 shape",
     ),
-    "call": (Program(3).all("all_reduce", [0, 1]).call(2, "broadcast", peer=0).calls, (2,), "call"),
+    "call": (Program(3).all("all_reduce", [0, 1]).call(2, "broadcast", peer=0).calls, "2 call"),
     "all_gather": (
         odd_one("all_gather", 1, lambda _: floats(4, 4, 4, 4), floats(4, 4, 4, 5)),
-        (1,),
-        "shape",
+        "1 shape",
     ),
-    "gather": (odd_one("gather", 2, at_root, floats(5), peer=0), (0, 2), "shape"),
-    "scatter": (odd_one("scatter", 1, at_root, floats(5), peer=0), (0, 1), "shape"),
+    "gather": (odd_one("gather", 2, at_root, floats(5), peer=0), "0 2 shape"),
+    "scatter": (odd_one("scatter", 1, at_root, floats(5), peer=0), "0 1 shape"),
     "reduce_scatter": (
         odd_one("reduce_scatter_single", 0, lambda _: floats(4, 12), floats(5, 15)),
-        (0,),
-        "shape",
+        "0 shape",
     ),
     "all_to_all": (
         odd_one("all_to_all", 1, lambda _: floats(*[4] * 6), floats(*[4] * 5, 5)),
-        (1, 2),
-        "shape",
+        "1 2 shape",
     ),
     "splits": (
-        [
-            call
-            for rank in range(3)
-            for call in Program(3).call(rank, "all_to_all_single", **split(rank)).calls
-        ],
-        (1,),
-        "splits",
+        Program(3)
+        .all(
+            "all_to_all_single",
+            tensors=floats(3, 3),
+            splits=lambda r: ((1, 1, 1), (2, 1, 0) if r == 1 else (1, 1, 1)),
+        )
+        .calls,
+        "1 splits",
     ),
-    "short message": (message("send", "recv", floats(5), floats(4), None), (0, 1), "shape"),
+    "short message": (message("send", "recv", floats(5), floats(4), None), "0 1 shape"),
     "message of another type": (
         message("isend", "irecv", (TensorKind("int32", (4,)),), floats(4)),
-        (0, 1),
-        "dtype",
+        "0 1 dtype",
     ),
     "message of a third type": (
         message("isend", "irecv", floats(4), (TensorKind("int32", (4,)),)),
-        (0, 1),
-        "dtype",
+        "0 1 dtype",
     ),
-    "tags": (message("send", "recv", (), (), left=None, tags=(1, 2)), (0, 1), "tag"),
+    "tags": (message("send", "recv", (), (), left=None, tags=(1, 2)), "0 1 tag"),
 }
 
 
 @pytest.mark.parametrize("case", MISMATCHES)
 def test_what_differs_and_who_is_in_the_minority(case):
-    calls, guilty, field = MISMATCHES[case]
+    calls, expected = MISMATCHES[case]
+    *guilty, field = expected.split()
     backwards = calls[::-1] if case == "tags" else sorted(calls, key=lambda call: -call.rank)
     for matching in (Matching(calls), Matching(backwards), across_machines(calls)):
         verdict = judge(matching, {}, 0, stalled=False)
-        check(verdict, "mismatch", *guilty, field=field)
+        check(verdict, "mismatch", *map(int, guilty), field=field)
         assert all((call.file, call.line) == ("train.py", 10) for call in verdict.guilty)
 
 
@@ -239,6 +228,11 @@ OTHERS = {
     "tie": (made("all_reduce...", ""), {1: ENDED}, "hang 1 0"),
     "computes": (RANK_1_IS_ABSENT, {1: COMPUTES}, "slow 1"),
     "sender computes": (made("recv:1...", ""), {1: COMPUTES}, "slow 1"),
+    "waits for one that computes, and another for it": (
+        made("recv:1...", "", "") + wait_in(Program(3), [2], group="1", members=(0, 2)).calls,
+        {1: COMPUTES},
+        "slow 1",
+    ),
     "sender returned": (made("recv:1...", ""), {1: ENDED}, "hang 0 1"),
     "from any, all returned": (made("recv...", "", ""), {1: ENDED, 2: ENDED}, "hang 0 1 2"),
     "from any, one has sent": (made("recv...", "", "send:0"), {1: ENDED, 2: ENDED}, "hang 0"),
@@ -248,11 +242,7 @@ OTHERS = {
         "ok",
     ),
     "LOCAL_RANK for RANK": (
-        [
-            call
-            for rank in range(4)
-            for call in Program(4).call(rank, "init_process_group", peer=rank % 2, left=None).calls
-        ],
+        Program(4).all("init_process_group", peer=lambda r: r % 2, left=None).calls,
         {},
         "hang 2 3",
     ),
@@ -401,12 +391,6 @@ def test_all_circles_are_named():
     assert (one, other) == ("  -> circular wait: 0 -> 2 -> 0", "  -> circular wait: 1 -> 3 -> 1")
 
 
-def test_a_rank_that_waits_for_one_that_computes_is_not_blamed_for_being_absent():
-    program = Program(3).call(0, "recv", peer=1, left=None)
-    wait_in(program, [2], group="1", members=(0, 2))
-    check(diagnose(program.calls, {1: COMPUTES}), "slow", 1)
-
-
 def test_on_a_gpu_a_rank_waits_in_a_call_that_it_has_left_when_nothing_moves():
     gpu = {"device": "cuda", "backend": "nccl"}
     program = Program(4).all("all_reduce", **gpu).all("all_reduce", ranks=[0, 1, 3], **gpu)
@@ -466,9 +450,7 @@ def test_a_report_says_what_each_rank_does_and_where():
 
 
 def test_ranks_that_do_the_same_share_a_line_and_of_many_lines_twelve_are_shown():
-    program = Program(20)
-    for rank in range(1, 20):
-        program.call(rank, "barrier", left=None, line=max(rank, 4))
+    program = wait_in(Program(20), range(1, 20), "barrier", line=lambda r: max(r, 4))
     lines = diagnose(program.calls, {0: ENDED}).says.splitlines()
     assert lines[2].split()[:2] == ["ranks", "1,2,3,4"]
     assert lines[13:] == ["  ... and 5 more kinds of ranks"]
@@ -599,8 +581,7 @@ def test_a_call_that_one_rank_makes_more_is_found_before_the_one_that_nobody_joi
 def test_roots_that_call_from_a_line_of_their_own_are_not_out_of_step(n):
     program = Program(n)
     for root in range(n):
-        for rank in range(n):
-            program.call(rank, "broadcast", peer=root, line=5 if rank == root else 7)
+        program.all("broadcast", peer=root, line=lambda r, root=root: 5 if r == root else 7)
     wait_in(program, range(1, n), line=9)
     verdict = diagnose(program.calls, {0: ENDED})
     assert verdict.kind == "hang"
@@ -627,9 +608,9 @@ def test_a_rank_that_came_after_another_had_given_up_is_late(late, kind):
 
 @pytest.mark.parametrize(("told", "kind"), [((), "mismatch"), ((0,), "mismatch"), ((0, 1), "ok")])
 def test_a_mismatch_is_forgiven_if_all_its_ranks_were_told_and_go_on(told, kind):
-    program = Program(2)
-    for rank, op in enumerate(("SUM", "MAX")):
-        program.call(rank, "all_reduce", op=op, error="RuntimeError: no" if rank in told else None)
+    errors = ["RuntimeError: no" if rank in told else None for rank in range(2)]
+    ops = ["SUM", "MAX"].__getitem__
+    program = Program(2).all("all_reduce", op=ops, error=errors.__getitem__)
     assert diagnose(program.all("barrier").calls).kind == kind
 
 
@@ -706,10 +687,9 @@ def test_a_rank_that_has_no_room_to_tell_a_collective_has_joined_it(forgotten, j
 def test_equal_calls_in_another_order(text, kind, tmp_path):
     file = tmp_path / "train.py"
     file.write_text(text)
-    program = Program(3)
-    for rank in range(3):
-        for line in (3, 4) if rank == 1 else (1, 2):
-            program.call(rank, "all_reduce", op="SUM", file=str(file), line=line)
+    program, call = Program(3), {"op": "SUM", "file": str(file)}
+    program.all("all_reduce", line=lambda r: 3 if r == 1 else 1, **call)
+    program.all("all_reduce", line=lambda r: 4 if r == 1 else 2, **call)
     verdict = diagnose(program.calls)
     assert verdict.kind == kind
     assert [(call.rank, call.line) for call in verdict.guilty] == [(1, 3)] * (kind == "mismatch")
@@ -718,21 +698,22 @@ def test_equal_calls_in_another_order(text, kind, tmp_path):
 def a_correct_program(n):
     program = Program(n)
     for root in range(n):
-        for rank in range(n):
-            line = 1 if rank == root else 2
-            program.call(rank, "broadcast", peer=root, tensors=(FOUR,), line=line)
+        program.all(
+            "broadcast",
+            peer=root,
+            tensors=(FOUR,),
+            line=[1 + (r == root) for r in range(n)].__getitem__,
+        )
     program.all("barrier", [0, 1], group="1", members=(0, 1))
     program.all("barrier", [1, 2], group="2", members=(1, 2))
-    for rank in range(n):
-        square = (TensorKind("float32", (2, 2)),)
-        program.call(rank, "isend", peer=(rank + 1) % n, tensors=(FOUR,))
-        program.call(rank, "irecv", peer=(rank - 1) % n, tensors=square)
-        name = "all_gather_single" if rank else "all_gather_into_tensor"
-        program.call(rank, name, tensors=floats(4 * n, 4))
-        uneven = tuple(range(1, n + 1))
-        tensors = floats(sum(uneven), n * (rank + 1))
-        program.call(rank, "all_to_all_single", tensors=tensors, splits=(uneven, (rank + 1,) * n))
-        program.call(rank, "gather", peer=1, tensors=(FOUR,) * (1 + n * (rank == 1)))
+    program.all("isend", peer=lambda r: (r + 1) % n, tensors=(FOUR,))
+    program.all("irecv", peer=lambda r: (r - 1) % n, tensors=(TensorKind("float32", (2, 2)),))
+    program.all("all_gather_into_tensor", [0], tensors=floats(4 * n, 4))
+    program.all("all_gather_single", range(1, n), tensors=floats(4 * n, 4))
+    uneven = tuple(range(1, n + 1))
+    splits = {"splits": lambda r: (uneven, (r + 1,) * n)}
+    program.all("all_to_all_single", tensors=lambda r: floats(sum(uneven), n * (r + 1)), **splits)
+    program.all("gather", peer=1, tensors=lambda r: (FOUR,) * (1 + n * (r == 1)))
     program.call(1, "recv", tag=7, source=2).call(2, "send", peer=1, tag=7)
     refused = {"error": "ValueError: this cannot be what you want"}
     program.call(0, "all_gather", tensors=(FIVE,), **refused)
@@ -742,8 +723,8 @@ def a_correct_program(n):
     program.all("all_reduce", tensors=(FIVE,), op="SUM", **refused)
     program.all("all_reduce", tensors=(FOUR,), op="SUM")
     refused = {"error": "RuntimeError: this backend wants equal lengths"}
-    for rank in range(n):
-        program.call(rank, "all_gather", tensors=(FOUR,) * n + (FIVE if rank else FOUR,), **refused)
+    tensors = [(FOUR,) * n + (one,) for one in (FOUR, FIVE, FIVE)]
+    program.all("all_gather", tensors=tensors.__getitem__, **refused)
     return program.all("barrier").calls
 
 
@@ -775,8 +756,7 @@ def as_seen(call, draw):
 
 def test_a_call_that_all_ranks_were_refused_hides_no_mistake_after_it():
     program = Program(3).all("all_reduce", tensors=(FIVE,), error="ValueError: no")
-    for rank in range(3):
-        program.call(rank, "all_reduce", op="MAX" if rank == 1 else "SUM")
+    program.all("all_reduce", op=["SUM", "MAX", "SUM"].__getitem__)
     check(diagnose(program.calls), "mismatch", 1, field="op")
 
 
@@ -801,11 +781,8 @@ def test_calls_from_c_plus_plus_that_are_under_way_make_a_circle_only_when_nothi
     waited for later.
     """
     seen = Program(2).all("all_reduce", group="1").all("all_reduce", group="2")
-    native = Program(2)
-    for rank in range(2):
-        for group in ("1", "2"):
-            native.call(rank, "all_reduce", group=group)
-        native.call(rank, "all_gather", group=str(1 + rank), left=None)
+    native = Program(2).all("all_reduce", group="1").all("all_reduce", group="2")
+    native.all("all_gather", group=["1", "2"].__getitem__, left=None)
     states = dict.fromkeys(range(2), State(where=("train.py", 12, "step"), in_torch=True))
     verdict = judge(Matching(seen.calls), states, 2, stalled, Matching(native.calls))
     assert (verdict.kind, set(verdict.cycle)) == (kind, {0, 1} if stalled else set()), verdict.says
@@ -1012,11 +989,10 @@ def test_ranks_of_two_machines_that_read_only_their_own_calls_are_judged_as_one_
     program = Program(4)
     for number in range(n):
         left, tensors = None if number == n - 1 else LEFT, floats(number)
-        for rank in range(4):
-            program.call(rank, "isend", peer=(rank + 1) % 4, tensors=tensors)
-            program.call(rank, "irecv", peer=(rank - 1) % 4, tensors=tensors)
-            if rank < 3 or left:
-                program.call(rank, "all_reduce", op="SUM", tensors=tensors, left=left)
+        program.all("isend", peer=lambda r: (r + 1) % 4, tensors=tensors)
+        program.all("irecv", peer=lambda r: (r - 1) % 4, tensors=tensors)
+        joining = range(4 if left else 3)
+        program.all("all_reduce", joining, op="SUM", tensors=tensors, left=left)
     states = {rank: State() for rank in range(3)} | {3: ENDED}
     machines = []
     for ranks, window in (((0, 1), 20), ((2, 3), 10)):

@@ -175,10 +175,6 @@ def test_logs_without_a_known_message_are_named(tmp_path):
     )
 
 
-def test_a_log_without_a_known_message_says_so(tmp_path):
-    assert "nothing there is a message" in explained("KeyError: 'loss'\n", tmp_path)
-
-
 @pytest.mark.parametrize(
     ("log", "verdict"),
     [

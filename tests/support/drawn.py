@@ -170,10 +170,7 @@ SHARDS = [
 ]
 _GRADIENTS = [("2.bias", 0), ("2.weight", 1), ("0.bias", 1), ("0.weight", 2)]
 BUCKETS = BucketOrder(
-    {
-        "two": (_GRADIENTS, [2640, 16640]),
-        "at once": ([("weight", 0), ("bias", 2)], [8, 16]),
-    }
+    {"two": (_GRADIENTS, [2640, 16640]), "at once": ([("weight", 0), ("bias", 2)], [8, 16])}
 )
 TIMES = Times(
     {"ring": [(1, 3e-3), (4096, 4e-3)], "tree": [(1, 1e-3), (4096, 9e-3)]}, "tree", "on 2 cores"
