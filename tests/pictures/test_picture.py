@@ -1,12 +1,13 @@
 """The figure: cells have the colours of their ranks, letters can be read, bytes never change."""
 
+import functools
 import os
 import re
 
 import pytest
 import torch
 from drawn import PICTURES, SUM, draw
-from figures import crossed, to_hex, too_small
+from figures import crossed, to_hex, too_small, words
 from processes import finished
 from repository import ROOT
 from rich.console import Console
@@ -16,6 +17,11 @@ from collectives.pictures.colours import contrast
 from collectives.pictures.data_panels import CallPanel
 from collectives.pictures.origin import STATES, trace
 from collectives.semantics.calls import CALLS, LESSONS
+
+
+@functools.cache
+def drawn(name):
+    return draw(**PICTURES[name])
 
 
 def cells(name):
@@ -42,15 +48,12 @@ def test_every_state_occurs_in_these_tests():
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_text_can_be_read_on_what_lies_behind_it(name):
-    figure = draw(**PICTURES[name])
-    grounds = [to_hex(figure.get_facecolor())]
-    for one in figure.axes[0].texts:
-        behind = [
-            patch
-            for patch in figure.axes[0].patches
-            if patch.contains_point(figure.axes[0].transData.transform(one.get_position()))
-        ]
-        ground = to_hex(behind[-1].get_facecolor()) if behind else grounds[0]
+    figure = drawn(name)
+    axes, page = figure.axes[0], to_hex(figure.get_facecolor())
+    for one in axes.texts:
+        place = axes.transData.transform(one.get_position())
+        behind = [patch for patch in axes.patches if patch.contains_point(place)]
+        ground = to_hex(behind[-1].get_facecolor()) if behind else page
         assert contrast(to_hex(one.get_color()), ground) >= 4.5, one
         assert not (behind and behind[-1].get_hatch()), f"{one} stands on a pattern"
 
@@ -58,8 +61,7 @@ def test_text_can_be_read_on_what_lies_behind_it(name):
 def test_a_cell_without_a_colour_is_explained():
     for name in PICTURES:
         is_grey = any(not cell.ranks and cell.state != "undefined" for cell in cells(name).values())
-        figure = draw(**PICTURES[name])
-        written = " ".join(text.get_text() for text in figure.axes[0].texts)
+        written = " ".join(words(drawn(name)))
         assert ("several ranks or sums give this value" in written) == is_grey, name
 
 
@@ -76,8 +78,8 @@ def test_several_calls_stand_in_one_picture():
 
 def test_the_overview_shows_every_lesson_whose_call_moves_tensors():
     code = (ROOT / "docs" / "calls.svg").read_text()
-    words = set(re.findall(r"\w+", " ".join(re.findall(r"<text [^>]*700[^>]*>(.*?)</text>", code))))
-    shown = {CALLS[name].lesson for name in CALLS.keys() & words}
+    named = set(re.findall(r"\w+", " ".join(re.findall(r"<text [^>]*700[^>]*>(.*?)</text>", code))))
+    shown = {CALLS[name].lesson for name in CALLS.keys() & named}
     assert {*LESSONS} - shown == {"barrier"}
 
 
@@ -91,7 +93,7 @@ def test_the_description_tells_the_whole_story():
 
 
 def test_pictures_are_saved_as_svg_and_png(tmp_path):
-    figure = draw(**PICTURES["all_reduce"])
+    figure = drawn("all_reduce")
     picture.save(figure, tmp_path / "a.svg")
     picture.save(figure, str(tmp_path / "a.png"))
     assert (tmp_path / "a.svg").read_bytes() == picture.svg(figure)
@@ -104,10 +106,8 @@ def test_pictures_are_saved_as_svg_and_png(tmp_path):
 
 
 def test_importing_needs_neither_torch_nor_a_window():
-    code = (
-        "import sys, collectives.pictures.picture; "
-        "print({'torch', 'matplotlib.pyplot'} & sys.modules.keys())"
-    )
+    unwanted = "{'torch', 'matplotlib.pyplot'}"
+    code = f"import sys, collectives.pictures.picture; print({unwanted} & sys.modules.keys())"
     assert finished(["python", "-c", code]).stdout == "set()\n"
 
 
