@@ -1,4 +1,8 @@
-"""The log of one rank: which rank it is, its calls, and its answers to the diagnosing parent."""
+"""The log of one rank: which rank it is, its calls, and its answers to the diagnosing parent.
+
+An answer also tells the collectives that torch itself noted in its Flight Recorder, those from C++
+(such as DDP) too.
+"""
 
 import _thread
 import contextlib
@@ -10,10 +14,11 @@ import threading
 import time
 import traceback
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from . import call_log, flight_record, stack
+from . import call_log, stack
 from .call import WORLD, requested_place
 from .exit_hooks import ExitHooks, keep_stack
 
@@ -22,6 +27,8 @@ _LOOK = 0.05
 
 # So many collectives of torch's own record go into an answer: as many of these as have room.
 _TOLD = (500, 250, 100, 30, 0)
+# What it tells of each.
+_FIELDS = ("process_group", "collective_seq_id", "profiling_name", "input_sizes")
 
 
 class Log:
@@ -56,7 +63,7 @@ class Log:
         # subtle: not by threading, where a program may count or join all threads that there are.
         _thread.start_new_thread(self._answer_when_asked, (self.writer,))
         if (store := _job_store()) is not None:  # the parent takes long to connect to it
-            first = {"store": store, "world": 0, **flight_record.told([], 0, 0)}
+            first = {"store": store, "world": 0, **told([], 0, 0)}
             self.writer.put(call_log.ANSWER, json.dumps(first).encode())
         return self.writer
 
@@ -88,10 +95,10 @@ class Log:
                 "exit": self.exits.exited and self.exits.exited[1],
                 "destroyed": self.destroyed == count,
             }
-            records = flight_record.read()
+            records = _flight_record()
             for most in _TOLD:
-                told = flight_record.told(records, self.first_record, most)
-                if self.writer.put(call_log.ANSWER, json.dumps(answer | told).encode()):
+                whole = answer | told(records, self.first_record, most)
+                if self.writer.put(call_log.ANSWER, json.dumps(whole).encode()):
                     break
 
     def last_answer(self) -> None:
@@ -167,7 +174,7 @@ class Log:
             self.answer()  # which store the job has
         if self.worlds > 1:
             with contextlib.suppress(Exception), self.answering:
-                numbers = (record["record_id"] for record in flight_record.read())
+                numbers = (record["record_id"] for record in _flight_record())
                 self.first_record = max(numbers, default=-1) + 1
 
     def done(self, number, given):
@@ -230,3 +237,68 @@ def _innermost(store):
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
     return store
+
+
+def _flight_record() -> list[dict]:
+    """The latest collectives and messages, oldest first, as far as torch still has them."""
+    import pickle
+
+    import torch
+    from torch._C import _distributed_c10d
+
+    with _without_compiler(torch):
+        return pickle.loads(_distributed_c10d._dump_fr_trace())["entries"]  # type: ignore[attr-defined]
+
+
+def told(records: list[dict], first: int, most: int) -> dict:
+    """What a rank tells of these records, from number `first` on.
+
+    `collectives`: the newest, at most so many. `counts`: of each group, how many collectives it has
+    had. `lost`: of a group that is in neither, nothing is known.
+    """
+    records = [record for record in records if record["record_id"] >= first]
+    collectives = [record for record in records if not record["is_p2p"]]
+    counts = {record["process_group"]: record["collective_seq_id"] for record in collectives}
+    return {
+        "collectives": [_told(record) for record in collectives[-most:]] if most else [],
+        "counts": list(counts.items()) if most else [],
+        "lost": not most or (bool(records) and records[0]["record_id"] > first),
+    }
+
+
+def _told(record: dict) -> list:
+    """As rules/flight_record.py reads it; the last is the frame that a report names."""
+    import torch
+
+    frames = [(frame["filename"], frame["line"], frame["name"]) for frame in record["frames"]]
+    dtypes = [
+        str(getattr(torch, name.lower(), name)).removeprefix("torch.")  # "Long": "int64"
+        for name in record["input_dtypes"]
+    ]
+    return [
+        *(record[field] for field in _FIELDS),
+        dtypes,
+        record["retired"],
+        stack.named_or_innermost(frames),
+    ]
+
+
+@contextlib.contextmanager
+def _without_compiler(torch) -> Iterator[None]:
+    """Keep torch from importing its compiler to name frames, which takes seconds.
+
+    One thread at a time. subtle: other threads, which may be importing the compiler just now, find
+    it as always.
+    """
+    real, here = torch.__getattr__, threading.get_ident()
+
+    def __getattr__(name):
+        if name == "_inductor" and threading.get_ident() == here:
+            raise AttributeError(name)
+        return real(name)
+
+    torch.__getattr__ = __getattr__
+    try:
+        yield
+    finally:
+        torch.__getattr__ = real

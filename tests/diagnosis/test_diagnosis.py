@@ -18,7 +18,7 @@ from collectives.diagnosis.rules.rank_state import State
 from collectives.diagnosis.rules.suspects import find_cycle
 from collectives.diagnosis.rules.unmatched import from_json, merge, unmatched
 from collectives.diagnosis.run import as_json
-from collectives.recording import call_log, flight_record, stack
+from collectives.recording import call_log, rank_log, stack
 from collectives.recording.call import MADE_BY, Call, CallArgs, TensorKind, group_label, was_refused
 from collectives.recording.call_log import SLOTS, LogReader, Writer
 
@@ -665,7 +665,7 @@ def test_a_rank_that_has_no_room_to_tell_a_collective_has_joined_it(forgotten, j
     records[1] += [record(begin + number, "2", number + 1) for number in range(9)]
     records[1] = records[1][forgotten:]
     answers = {
-        rank: json.loads(json.dumps({"world": 1, **flight_record.told(records[rank], 0, most=5)}))
+        rank: json.loads(json.dumps({"world": 1, **rank_log.told(records[rank], 0, most=5)}))
         for rank in records
     }
     c10d = match_records(answers, {"1": (0, 1), "2": (1,)}, 2)

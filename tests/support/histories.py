@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from collectives.diagnosis.watch import world as watched
 from collectives.diagnosis.watch.world import WatchedWorld
-from collectives.recording import call_log, flight_record
+from collectives.recording import call_log, rank_log
 from collectives.recording.call import CallArgs, TensorKind
 from collectives.semantics.calls import FROM_ROOT, POINT_TO_POINT, SENDS, TO_ROOT
 
@@ -290,7 +290,7 @@ class Run:
             record["retired"] = record["is_p2p"] or joined >= set(record["members"])
         last = self.at[rank] == len(self.program.steps[rank])
         where = ["train.py", 5, "step"]
-        told = flight_record.told(list(self.records[rank]), 0, TOLD)
+        told = rank_log.told(list(self.records[rank]), 0, TOLD)
         answer = {"where": where, "in_torch": self.inside[rank] is not None, "last": last}
         answer |= {"count": self.writers[rank].count, "world": 1, "exit": where, **told}
         self.writers[rank].put(call_log.ANSWER, json.dumps(answer).encode())

@@ -14,7 +14,7 @@ from collectives.diagnosis.rules.judge import judge
 from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.rank_state import State
 from collectives.diagnosis.rules.snapshot import Verdict
-from collectives.recording.flight_record import told
+from collectives.recording.rank_log import told
 from collectives.words import ranks
 
 # A dump of 2000 calls with their stacks has a few MB.
