@@ -11,15 +11,16 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
+from our_backends import needs_by_hand, needs_mpi
 from processes import children
 
 from collectives import LaunchError, check, launch
 from collectives.launcher import failure
 
-# The essential promises hold on our own backend, too. None: the default of this machine.
-NEEDS_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="by_hand needs Linux")
+# The essential promises hold on our own backends, too. None: the default of this machine.
+BACKENDS = [None, pytest.param("by_hand", marks=[needs_by_hand, pytest.mark.slow])]
 on_each_backend = pytest.mark.parametrize(
-    "backend", [None, pytest.param("by_hand", marks=[NEEDS_LINUX, pytest.mark.slow])]
+    "backend", [*BACKENDS, pytest.param("mpi", marks=needs_mpi)]
 )
 
 
@@ -98,20 +99,46 @@ def test_of_ranks_that_fail_a_proof_the_lowest_is_reported():
     assert failing(fn).rank == 0
 
 
-def test_exceptions_that_are_unlike_others_arrive():
-    class Strange(Exception):
-        def __init__(self, lock):
-            super().__init__(lock)
+class Odd(Exception):
+    def __str__(self):
+        raise KeyError
 
-    def bare(*_):
-        raise NotImplementedError
 
-    def strange(*_):
-        raise Strange(threading.Lock())  # it cannot be pickled
+class Strange(Exception):
+    def __init__(self):
+        super().__init__(threading.Lock())  # it cannot be pickled
 
-    assert str(failing(bare, 1)).startswith("rank 0 raised NotImplementedError\n")
-    assert "rank 0 raised Strange: <unlocked" in str(failing(strange, 1))
-    assert str(failing(lambda *_: sys.exit(0), 1)).startswith("rank 0 raised SystemExit: 0")
+
+class OnlyThere:
+    def __reduce__(self):
+        return int, ("not here",)
+
+
+def raise_it(error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("fn", "said"),
+    [
+        (lambda *_: raise_it(Odd()), "raised Odd: (its text cannot be had: KeyError)"),
+        (lambda *_: raise_it(Strange()), "raised Strange: <unlocked"),
+        (lambda *_: raise_it(OSError()), "raised OSError\n"),
+        (lambda *_: raise_it(ValueError("half of \ud800")), r"raised ValueError: half of \ud800"),
+        (lambda *_: sys.exit(0), "raised SystemExit: 0"),
+        (
+            lambda *_: OnlyThere(),
+            "returned a result that cannot be rebuilt in the parent (ValueError: invalid literal "
+            "for int() with base 10: 'not here'): return tensors, numbers, lists.",
+        ),
+    ],
+    ids=lambda value: "" if callable(value) else value[:30],
+)
+def test_an_odd_exception_or_result_names_its_rank_and_its_type(fn, said):
+    error = failing(lambda rank, *_: rank == 1 and fn(), 2)
+    assert str(error).startswith(f"rank 1 {said}")
+    assert (error.rank, error.kind) == (1, "raised")
+    assert error.error_type in said
 
 
 def test_an_error_can_be_pickled_with_all_it_knows():
@@ -120,7 +147,7 @@ def test_an_error_can_be_pickled_with_all_it_knows():
     assert (str(again), again.__dict__) == (str(error), error.__dict__)
 
 
-@on_each_backend
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_rank_that_left_early_is_named_when_another_misses_it(backend):
     def fn(rank, world_size, device):
         if rank != 1:
@@ -134,26 +161,19 @@ def test_a_rank_that_left_early_is_named_when_another_misses_it(backend):
 # A rank dies.
 
 
-@pytest.mark.parametrize(
-    ("name", "backend"),
-    [
-        ("SIGKILL", None),
-        pytest.param("SIGKILL", "by_hand", marks=[NEEDS_LINUX, pytest.mark.slow]),
-    ],
-)
-def test_death_by_a_signal_names_rank_and_signal(name, backend):
+@on_each_backend
+def test_death_by_a_signal_names_rank_and_signal(backend):
     def fn(rank, world_size, device):
         if rank == 2:
-            os.kill(os.getpid(), getattr(signal, name))
+            os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(50)
         dist.barrier()
 
     began = time.monotonic()
     error = failing(fn, backend=backend)
-    number = getattr(signal, name)
     assert time.monotonic() - began < 10
-    assert (error.rank, error.kind, error.exitcode, error.signal) == (2, "died", -number, number)
-    assert str(error).startswith(f"rank 2 died: it was killed by {name} (signal {number})")
+    assert (error.rank, error.kind, error.exitcode, error.signal) == (2, "died", -9, 9)
+    assert str(error).startswith("rank 2 died: it was killed by SIGKILL (signal 9)")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from processes import finished, is_alive, wait_until
 
-from collectives import LaunchError, launch
+from collectives import launch
 from collectives.lab import available
 from collectives.launcher.child import EXIT_TIMEOUT
 
@@ -39,59 +39,6 @@ def test_what_a_rank_forks_sends_no_result_and_ends_with_the_rank(sends, tmp_pat
     assert len(pids) == 2
     copies = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
     wait_until(lambda: not any(map(is_alive, copies)), 5)
-
-
-class Odd(Exception):
-    def __str__(self):
-        raise KeyError
-
-
-class OnlyThere:
-    def __reduce__(self):
-        return int, ("not here",)
-
-
-def raise_it(error):
-    raise error
-
-
-@pytest.mark.parametrize(
-    ("fn", "rank", "said", "error_type"),
-    [
-        (
-            lambda rank, *_: rank == 1 and raise_it(Odd()),
-            1,
-            "rank 1 raised Odd: (its text cannot be had: KeyError)",
-            "Odd",
-        ),
-        (
-            lambda rank, *_: rank == 1 and raise_it(OSError()),
-            1,
-            "rank 1 raised OSError",
-            "OSError",
-        ),
-        (
-            lambda *_: raise_it(ValueError("half of \ud800")),
-            0,
-            r"rank 0 raised ValueError: half of \ud800",
-            "ValueError",
-        ),
-        (
-            lambda rank, *_: OnlyThere() if rank == 1 else rank,
-            1,
-            "rank 1 returned a result that cannot be rebuilt in the parent (ValueError: invalid "
-            "literal for int() with base 10: 'not here'): return tensors, numbers, lists.",
-            "ValueError",
-        ),
-    ],
-    ids=["text_raises", "no_text", "text_cannot_be_printed", "result_cannot_be_rebuilt"],
-)
-def test_an_odd_exception_or_result_names_its_rank(fn, rank, said, error_type):
-    with pytest.raises(LaunchError) as caught:
-        launch(fn, 2 if rank else 1)
-    error = caught.value
-    assert str(error).splitlines()[0] == said
-    assert (error.rank, error.kind, error.error_type) == (rank, "raised", error_type)
 
 
 def test_a_debug_level_that_torch_does_not_know_is_a_bad_argument(monkeypatch):

@@ -1,5 +1,6 @@
 """The MPI backend: our own, over mpi4py, in worlds that launch starts and under mpiexec."""
 
+import os
 import sys
 from datetime import timedelta
 
@@ -9,7 +10,7 @@ import torch.distributed as dist
 from our_backends import needs_mpi
 from processes import finished
 
-from collectives import check, launch
+from collectives import LaunchError, check, launch
 from collectives.backends import availability
 
 pytestmark = needs_mpi
@@ -155,3 +156,50 @@ def test_a_script_of_its_own_and_then_launch_join_mpiexecs_world():
     done = finished(words, env=as_root)
     launched = [[(0, name), (1, name)] for name in ("mpi", "gloo", "mpi")]
     assert (done.stdout, done.returncode) == (f"('mpi', 3) {launched}\n", 0), done.stderr
+
+
+# Without the extra, and with a broken process manager
+
+# `python -m collectives` where mpi4py cannot be imported.
+WITHOUT_MPI4PY = (
+    "import sys, runpy; sys.modules['mpi4py'] = None; "
+    "runpy.run_module('collectives', run_name='__main__', alter_sys=True)"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command", ["run barrier --backend mpi", "matrix --backend mpi --quick"], ids=["run", "matrix"]
+)
+def test_without_mpi4py_the_command_says_which_extra_to_install(command):
+    done = finished(["python", "-c", WITHOUT_MPI4PY, *command.split()])
+    assert "mpi needs mpi4py, which is not here: pip install 'torch-collectives[mpi]'" in " ".join(
+        (done.stdout + done.stderr).split()
+    )
+    assert done.returncode == 3
+
+
+def test_without_mpiexec_too(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    said = r"mpi needs mpiexec, which is not here: pip install 'torch-collectives\[mpi\]'"
+    with pytest.raises(ValueError, match=said):
+        launch(print, 2, backend="mpi")
+
+
+class MalformedLine:
+    """An argument that writes to the process manager of its rank before MPI starts there."""
+
+    def __reduce__(self):
+        return write_malformed_line, ()
+
+
+def write_malformed_line() -> None:
+    if os.environ["PMI_RANK"] == "1":
+        os.write(int(os.environ["PMI_FD"]), b"no command\n")
+
+
+def test_a_line_that_is_not_pmi_ends_the_launch():
+    with pytest.raises(LaunchError) as caught:
+        mpi(lambda rank, world_size, device, line: None, args=(MalformedLine(),))
+    assert (caught.value.rank, caught.value.kind) == (1, "died"), caught.value
