@@ -113,28 +113,6 @@ def test_status_2_for_an_unknown_name_with_the_nearest_and_the_list(name, neares
         assert ", ".join(chapter.names) in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["all_reduce", "--all"], "leave out"),
-        (["-n", "2"], "name a lesson"),
-        (["no_such_folder/all_reduce.py"], "The lesson of that name is 'all_reduce'"),
-        (["all_reduce", "--wrong"], "all_reduce proposes no wrong program"),
-        (["all_reduce", "-n", "0"], "not a number of ranks"),
-        (["all_reduce", "--timeout", "0"], "not a time limit"),
-        (["all_reduce", "--backend", "glo"], "did you mean 'gloo'?"),
-        (["all_reduce", "--device", "tpu"], "use 'cpu' or 'cuda'"),
-        (["all_reduce", "--no-such-option"], "--no-such-option"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_status_2_for_bad_usage(words, message):
-    result = collectives("run", *words)
-    assert result.exit_code == 2
-    assert message in result.stderr
-    assert not result.stdout
-
-
 WRONG = """
 # %%
 def total(rank, world_size, device):
@@ -163,14 +141,6 @@ def test_wrong_prints_what_the_proof_says_of_each_change_and_status_1_if_it_says
     assert "got [2], should be [3]" in said
     assert others == ["mine 2: The same", "  nothing was noticed"]
     assert result.exit_code == 1
-
-
-def test_status_2_for_a_file_without_steps(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text("x = 1\n")
-    result = collectives("run", path)
-    assert result.exit_code == 2
-    assert "it needs STEPS" in result.stderr
 
 
 def test_status_3_when_every_step_is_skipped_with_the_reason_in_the_summary(tmp_path):

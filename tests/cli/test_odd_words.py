@@ -22,6 +22,7 @@ LONG = "x" * 300  # longer than a name may be on any file system
 
 FILES = {
     "exits.py": "raise SystemExit(7)\n",
+    "without_steps.py": "x = 1\n",
     "partial.py": "import functools\nSTEPS = [functools.partial(print)]\n",
     "deep.toml": "a = " + "[" * 100_000,
 }
@@ -43,6 +44,15 @@ def folder(tmp_path, monkeypatch):
 ODD = {
     "list ''": "there is no chapter ''",
     "run partial.py": "each made by def step(rank, world_size, device)",
+    "run without_steps.py": "it needs STEPS",
+    "run all_reduce --all": "leave out",
+    "run -n 2": "name a lesson",
+    "run no_such_folder/all_reduce.py": "The lesson of that name is 'all_reduce'",
+    "run all_reduce --wrong": "all_reduce proposes no wrong program",
+    "run all_reduce -n 0": "not a number of ranks",
+    "run all_reduce --timeout 0": "not a time limit",
+    "run all_reduce --backend glo": "did you mean 'gloo'?",
+    "run all_reduce --device tpu": "use 'cpu' or 'cuda'",
     "run all_reduce --trace .": ". cannot be written: Is a directory",
     f"run all_reduce --trace {LONG}": "cannot be written: File name too long",
     f"run all_reduce --save-picture {LONG}.svg": "cannot be written: File name too long",
