@@ -4,6 +4,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed, wait
+from pathlib import Path
 
 from collectives.backends import availability, machine
 from collectives.launcher import start
@@ -12,6 +13,7 @@ from collectives.launcher.rank_spec import LaunchSpec
 from collectives.launcher.worker import Worker
 from collectives.launcher.world import World
 from collectives.matrix.measured import UNAVAILABLE, Matrix, Measured
+from collectives.recording.stack import is_library, main_thread
 from collectives.semantics.cell import Cell
 from collectives.semantics.forms import FORMS, called
 from collectives.semantics.probe import Bug, Refused, Silence, probe
@@ -131,12 +133,22 @@ def outcome_of(run: Callable[[], list]) -> tuple[str, str]:
     try:
         wrong = [text for text in run() if text]
     except LaunchError as error:
-        if error.kind in ("hung", "died"):
-            return {"hung": "hangs", "died": "crashes"}[error.kind], error.headline
+        if error.kind == "died":
+            return "crashes", error.headline
+        if error.kind == "hung":
+            return "hangs", error.headline + _place(error.stacks.get(error.rank, ""))
         return "crashes" if error.error_type == Bug.__name__ else "refuses", _reason(error)
     except Exception as error:  # the world could not even be started: no cell may end the run
         return "crashes", f"{type(error).__name__}: {error}".splitlines()[0]
     return ("wrong", wrong[0]) if wrong else ("works", "")
+
+
+def _place(stack: str) -> str:
+    """The innermost line of a backend that is written in Python; "<string>" starts the process."""
+    for file, line, _ in main_thread(stack):
+        if not is_library(file) and not file.startswith("<"):
+            return f", at {Path(file).name}, line {line}"
+    return ""
 
 
 def _reason(error: LaunchError) -> str:

@@ -112,6 +112,8 @@ def is_library(file: str) -> bool:
     """Whether the file is no program's: of an installed package, Python's own, or ours."""
     if is_ours(file) or file.startswith("<frozen"):
         return True
+    if file.startswith(_COURSE):
+        return False
     return "site-packages" in file or (
         file.startswith(_PREFIXES) and f"{os.sep}lib{os.sep}python" in file
     )

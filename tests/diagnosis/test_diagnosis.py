@@ -909,6 +909,14 @@ def test_which_frame_of_a_stack_a_report_names(files, named):
     assert stack.named(frames) == (None if named is None else frames[named])
 
 
+def test_a_lesson_in_the_wheel_is_the_program_that_a_report_names(monkeypatch):
+    monkeypatch.setattr(stack, "_PACKAGE", f"{SITE}/collectives/")
+    monkeypatch.setattr(stack, "_COURSE", f"{SITE}/collectives/_course/")
+    paths = ["torch/a.py", "collectives/_course/lessons/barrier.py", "collectives/launcher/rank.py"]
+    frames = [(f"{SITE}/{path}", 1, "f") for path in paths]
+    assert stack.named([*frames, ("<string>", 1, "<module>")]) == frames[1]
+
+
 @pytest.fixture
 def log(tmp_path):
     with open(tmp_path / "log", "xb+") as file:

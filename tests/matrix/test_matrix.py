@@ -78,7 +78,7 @@ LIES = {
     "a call that never returns": (
         "all_reduce",
         "time.sleep(600)",
-        "hung: not every rank had returned after 3 s",
+        "hung: not every rank had returned after 3 s, at planted.py, line 5",
     ),
     "a call that leaves": ("all_reduce", "os._exit(0)", "ended its process with exit status 0"),
 }
