@@ -24,28 +24,26 @@ CHAPTERS = chapters.read()
 LIMITS = {"training": 1e-12, "model_parallel": 1e-9}
 
 
-# What `plan` counts and `choose` asks for is shown with 4 ranks alone, and for long.
-EIGHT = [
-    name
-    for name in CHAPTERS["model_parallel"].names
-    if name not in ("model_parallel/plan", "model_parallel/choose")
-]
+def other_than(names, chapter):
+    return [name for name in CHAPTERS[chapter].names if name not in names]
+
+
+LONG = [f"model_parallel/{name}" for name in ("fully_sharded", "saving", "schedules", "experts")]
+MESHES = [f"model_parallel/{name}" for name in ("hybrid", "redistribute", "reshard", "mesh")]
 
 
 # With 4 ranks every lesson runs in test_notebooks.py. A lesson on training has as many parts as
-# ranks, and nothing else depends on their number: three do not divide a batch; but a mesh of eight
-# has more axes than one of four.
+# ranks, and nothing else depends on their number: three do not divide a batch. But half of eight
+# ranks are a group, a mesh of them has more axes, and each has one expert and one micro-batch.
 @pytest.mark.parametrize(
     ("names", "world_size"),
     [
         pytest.param(QUICK, 3, id="some-training-3"),
-        pytest.param(CHAPTERS["model_parallel"].names, 2, id="model_parallel-2"),
-        pytest.param(QUICK, 8, id="some-training-8", marks=pytest.mark.slow),
-        pytest.param(EIGHT, 8, id="model_parallel-8", marks=pytest.mark.slow),
-        *(
-            pytest.param(CHAPTERS["training"].names, n, id=f"training-{n}", marks=pytest.mark.slow)
-            for n in (1, 3)
-        ),
+        pytest.param(other_than(LONG, "model_parallel"), 2, id="model_parallel-2"),
+        pytest.param(LONG, 2, id="long-model_parallel-2", marks=pytest.mark.slow),
+        pytest.param([*LONG, *MESHES], 8, id="model_parallel-8", marks=pytest.mark.slow),
+        pytest.param(other_than((), "training"), 1, id="training-1", marks=pytest.mark.slow),
+        pytest.param(other_than(QUICK, "training"), 3, id="training-3", marks=pytest.mark.slow),
     ],
 )
 def test_every_rank_trains_the_model_of_one_process(names, world_size):
