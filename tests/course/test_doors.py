@@ -11,8 +11,9 @@ from processes import finished
 from collectives.course import files
 
 
-# The notebooks of all lessons are executed in test_notebooks.py. torchrun runs all in test_wheel.py,
-# and those on the calls over two machines in test_clusters.py, as mpiexec does.
+# The notebooks of all lessons are executed in test_notebooks.py. torchrun runs those on the calls and
+# one for each need of the others in test_wheel.py, and some over two machines in test_clusters.py,
+# where mpiexec runs those on the calls.
 @pytest.mark.parametrize(
     "lesson", ["all_reduce", pytest.param("training/checkpoint", marks=pytest.mark.slow)]
 )

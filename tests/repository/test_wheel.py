@@ -11,14 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from doors import EVERY, all_expected
+from doors import EVERY, all_expected, of_each_kind
 from processes import finished
 from repository import ROOT
 from typer.testing import CliRunner
 
 from collectives.backends import claims
 from collectives.cli import app
-from collectives.course import chapters
 from collectives.matrix import recorded
 from tools.site import repository
 
@@ -65,7 +64,8 @@ def installed(wheel, tmp_path_factory) -> Path:
 
 
 def test_the_wheel_holds_the_package_and_the_lessons(wheel):
-    names = zipfile.ZipFile(wheel).namelist()
+    archive = zipfile.ZipFile(wheel)
+    names = archive.namelist()
     assert {name.partition("/")[0] for name in names} == {
         "collectives",
         f"{'-'.join(wheel.name.split('-')[:2])}.dist-info",
@@ -73,12 +73,22 @@ def test_the_wheel_holds_the_package_and_the_lessons(wheel):
     folders = ("lessons", "exercises", "examples")
     paths = [path for folder in folders for path in ROOT.glob(f"{folder}/**/*.*")]
     expected = {
-        f"collectives/_course/{path.relative_to(ROOT).as_posix()}"
+        f"collectives/_course/{path.relative_to(ROOT).as_posix()}": path.read_bytes()
         for path in paths
         if path.suffix != ".pyc"
     }
-    assert {name for name in names if name.startswith("collectives/_course/")} == expected
+    assert {name for name in names if name.startswith("collectives/_course/")} == expected.keys()
+    assert [name for name, data in expected.items() if archive.read(name) != data] == []
     assert "collectives/py.typed" in names
+
+
+LOAD_ALL = """
+from collectives.course import chapters, files
+
+for chapter in chapters.read().values():
+    for lesson in chapter.lessons:
+        files.load(lesson.path)
+"""
 
 
 @pytest.mark.slow
@@ -87,6 +97,7 @@ def test_in_an_empty_folder_it_lists_and_runs_lessons_and_tries_exercises(instal
     here = CliRunner().invoke(app, ["list"]).stdout
     assert run(command, "list", folder=tmp_path).stdout == here
     run(command, "run", "mistakes/order", folder=tmp_path)
+    run(installed / "python", "-c", LOAD_ALL, folder=tmp_path)
     run(command, "practice", "start", "mine", folder=tmp_path)
     solution = next(installed.parent.rglob("_course/exercises/calls/neighbours/solution.py"))
     (mine,) = Path(tmp_path, "mine").glob("*_neighbours.py")
@@ -118,9 +129,8 @@ def test_an_error_in_one_of_its_lessons_is_shown_with_its_line(installed, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chapter", ["calls", "training", "model_parallel", "algorithms"])
-def test_in_an_empty_folder_torchrun_prints_what_every_notebook_shows(installed, tmp_path, chapter):
-    names = chapters.read()[chapter].names
+def test_in_an_empty_folder_torchrun_prints_what_the_notebooks_show(installed, tmp_path):
+    names = of_each_kind()
     (lessons,) = installed.parent.glob("lib/*/site-packages/collectives/_course/lessons")
     torchrun = [installed / "python", "-m", "torch.distributed.run", "--nproc-per-node", "4"]
     program = [installed / "python", "-c", EVERY, *(lessons / f"{name}.py" for name in names)]

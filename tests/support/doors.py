@@ -27,6 +27,17 @@ NAMES = [
 CALLS = [name for name in NAMES if "/" not in name]
 
 
+def of_each_kind():
+    """All lessons on the calls, and the first with a step that needs what no step before it does."""
+    found, known = [], set()
+    for name in NAMES:
+        needs = {world_of(step) for step in files.load(files.find(name)).STEPS}
+        if name in CALLS or needs - known:
+            found.append(name)
+        known |= needs
+    return found
+
+
 def all_expected(names):
     """What the notebooks of these lessons show."""
     return "".join(text for name in names for text in Source(name).printed.values())
