@@ -72,6 +72,7 @@ IMPORTS = """
 from collectives import run, digits
 import sys, psutil
 print("torch" in sys.modules, psutil.Process().children() != [])
+raise ImportError
 import collectives, torch
 """
 
@@ -89,7 +90,7 @@ def test_the_server_of_the_ranks_starts_before_torch_and_only_where_lessons_run(
     tmp_path, words, is_started
 ):
     """A file that cannot be loaded: no rank is started."""
-    (tmp_path / "mine.py").write_text(f"{IMPORTS}\nraise ImportError\nSTEPS = []\n")
+    (tmp_path / "mine.py").write_text(f"{IMPORTS}\nSTEPS = []\n")
     command = [sys.executable, *words]
     answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     has_server = "forkserver" in multiprocessing.get_all_start_methods()

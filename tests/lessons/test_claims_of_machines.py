@@ -12,6 +12,7 @@ from planted import Planted
 
 from collectives import LaunchError, Mismatch, launch
 from collectives.course import files
+from collectives.course.wrong import plant
 
 
 def edit(lesson: str, step: str, old: str, new: str, says: str, file: str = "") -> Planted:
@@ -158,8 +159,13 @@ SAID = {
 
 
 def planted(fault: Planted, folder: Path) -> Path:
-    """The lesson in a copy of its folder with the fault: its programs are started from there."""
+    """The lesson in a copy of its folder with the fault: its programs are started from there.
+
+    A training that a fault keeps from going on is waited for no longer than a minute.
+    """
     copy = shutil.copytree(fault.file.parent, folder / "copy")
+    if (job := copy / "elastic_job.py").exists():
+        job.write_text(plant(job.read_text("utf-8"), "limit=150", "limit=60"), "utf-8")
     (copy / fault.file.name).write_text(fault.text, "utf-8")
     return copy / fault.lesson.name
 

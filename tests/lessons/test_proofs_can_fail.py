@@ -54,7 +54,7 @@ def test_every_lesson_that_makes_this_call_notices_the(wrong):
 @pytest.mark.parametrize(("wrong", "lesson"), NO_PROOF, ids=[lesson for _, lesson in NO_PROOF])
 def test_a_lesson_that_needs_what_the_wrong_call_left_undone_fails(wrong, lesson):
     with pytest.raises(LaunchError, match=r"raised|hung"):
-        by_proof([planted(wrong, lesson)], timeout=8.0)
+        by_proof([planted(wrong, lesson)], timeout=4.0)
 
 
 def test_every_call_of_the_lessons_has_a_wrong_version():
