@@ -7,7 +7,7 @@ import time
 from dataclasses import astuple, replace
 
 import pytest
-from hand_made import program
+from hand_made import program, record
 
 from collectives.diagnosis.rules.compare import compare
 from collectives.diagnosis.rules.flight_record import match_records
@@ -643,12 +643,6 @@ def test_a_record_of_torch_becomes_calls_of_the_group_that_it_names():
     assert (call.members, call.file, call.line, call.function) == ((0, 1), "a.py", 3, "f")
 
 
-def record(number, group, seq):
-    fields = {"process_group": (group, "undefined"), "collective_seq_id": seq, "is_p2p": False}
-    shown = {"profiling_name": "gloo:barrier", "input_sizes": [], "input_dtypes": [], "frames": []}
-    return {"record_id": number, "retired": False, **fields, **shown}
-
-
 @pytest.mark.parametrize(
     ("forgotten", "joins", "headline"),
     [
@@ -660,10 +654,10 @@ def record(number, group, seq):
 )
 def test_a_rank_that_has_no_room_to_tell_a_collective_has_joined_it(forgotten, joins, headline):
     """Each rank tells its newest collectives, of all groups together, and how many it has made."""
-    records = {0: [record(0, "1", 1)], 1: [record(0, "1", 1)] if joins else []}
-    begin = len(records[1])
-    records[1] += [record(begin + number, "2", number + 1) for number in range(9)]
-    records[1] = records[1][forgotten:]
+    first, barrier = ("1", "undefined"), {"profiling_name": "gloo:barrier"}
+    records = {rank: [record(0, 1, first, **barrier)] for rank in range(1 + joins)}
+    others = [record(joins + number, number + 1, ("2", "undefined")) for number in range(9)]
+    records[1] = (records.get(1, []) + others)[forgotten:]
     answers = {
         rank: json.loads(json.dumps({"world": 1, **rank_log.told(records[rank], 0, most=5)}))
         for rank in records

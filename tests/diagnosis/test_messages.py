@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from hand_made import record
 from processes import finished
 from torch._C._distributed_c10d import _dump_fr_trace
 
@@ -211,19 +212,7 @@ def test_ranks_that_wrote_nothing_are_named(tmp_path):
 def dump_of(joined: int, seq: int = 3, **changed) -> dict:
     """A dump as torch 2.13 writes it on gloo: so many calls have been made, and the last waits."""
     records = [
-        {
-            "record_id": number,
-            "process_group": ("0", "default_pg"),
-            "is_p2p": False,
-            "collective_seq_id": number + 1,
-            "profiling_name": "gloo:all_reduce",
-            "input_sizes": [[4]],
-            "input_dtypes": ["Float"],
-            "retired": number < seq,
-            "state": "scheduled",
-            "frames": [{"filename": "train.py", "line": 9, "name": "step"}],
-            **changed,
-        }
+        record(number, number + 1, **({"retired": number < seq} | changed))
         for number in range(joined)
     ]
     groups = {"": {"name": "", "desc": "", "ranks": "[0, 1, 2]"}}

@@ -17,6 +17,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
+from hand_made import record
 
 from collectives.diagnosis.watch import world as watched
 from collectives.diagnosis.watch.world import WatchedWorld
@@ -275,19 +276,18 @@ class Run:
         return joined >= set(what.members)
 
     def _record(self, rank: int, what: CallArgs, seq: int) -> None:
-        is_p2p = what.name in POINT_TO_POINT
         group = ("0", "default_pg") if what.group == "WORLD" else (what.group, "undefined")
         place = {"filename": what.file, "line": what.line, "name": what.function}
-        record = {"record_id": self.made[rank], "process_group": group, "is_p2p": is_p2p}
-        record |= {"collective_seq_id": seq + 1, "profiling_name": f"gloo:{what.name}"}
-        record |= {"input_sizes": [[4]], "input_dtypes": ["Float"], "frames": [place]}
-        self.records[rank].append(record | {"key": (what.group, seq), "members": what.members})
+        shown = {"profiling_name": f"gloo:{what.name}", "frames": [place]}
+        shown |= {"is_p2p": what.name in POINT_TO_POINT, "members": what.members}
+        made = record(self.made[rank], seq + 1, group, key=(what.group, seq), **shown)
+        self.records[rank].append(made)
         self.made[rank] += 1
 
     def answer(self, rank: int) -> None:
-        for record in self.records[rank]:
-            joined = self.joined[record["key"]]
-            record["retired"] = record["is_p2p"] or joined >= set(record["members"])
+        for made in self.records[rank]:
+            joined = self.joined[made["key"]]
+            made["retired"] = made["is_p2p"] or joined >= set(made["members"])
         last = self.at[rank] == len(self.program.steps[rank])
         where = ["train.py", 5, "step"]
         told = rank_log.told(list(self.records[rank]), 0, TOLD)
