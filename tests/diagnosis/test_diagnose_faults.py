@@ -216,10 +216,10 @@ def test_exit_status_0_of_a_launcher_is_not_trusted_if_a_rank_raised(raises, sta
     not hasattr(os, "pidfd_open"),
     reason="only Linux lets one wait for the end of a process that is not one's child",
 )
-def test_the_exit_status_of_a_rank_is_read_while_the_watcher_sleeps(tmp_path):
+def test_the_exit_status_of_a_rank_is_read_while_the_watcher_sleeps(watched):
     child = subprocess.Popen(["sleep", "60"])
-    with open(tmp_path / "log", "wb+") as file:
-        writer, rank = Writer(file, 0, 1), RankProcess(file)
+    world, (writer,) = watched(1)
+    rank = world.ranks[0]
     writer.words[1] = child.pid
     child.send_signal(signal.SIGKILL)
     for _ in range(300):
@@ -227,7 +227,6 @@ def test_the_exit_status_of_a_rank_is_read_while_the_watcher_sleeps(tmp_path):
             sleep(0.1, [rank])
     assert rank.gone[1] == -signal.SIGKILL
     child.wait(60)
-    rank.log.close()
 
 
 def test_the_report_at_destroy_process_group_is_final_until_the_next_call(tmp_path):
