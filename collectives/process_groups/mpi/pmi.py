@@ -113,7 +113,7 @@ def _shared_memory(name: str) -> str:
     """The file of the memory that MPICH's ranks of one machine share.
 
     MPICH names it after the 32-bit FNV-1a hash of the world's name. The ranks remove it when all
-    have opened it (see store.py).
+    have opened it (see library.py).
     """
     hashed = 0x811C9DC5
     for byte in name.encode():
