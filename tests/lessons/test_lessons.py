@@ -51,6 +51,12 @@ def test_every_rank_trains_the_model_of_one_process(names, world_size):
     assert faults_of(names, "gloo", "cpu", world_size, limit) == {}
 
 
+def test_a_lesson_is_not_at_fault_for_a_call_that_it_never_makes(monkeypatch):
+    monkeypatch.setattr(backends, "imported", [])
+    backends.import_modules(["refusing_backends"])
+    assert [*faults_of(["gather", "all_reduce"], "unfinished", "cpu", 2)] == ["all_reduce"]
+
+
 def every_step():
     paths = [path for chapter in CHAPTERS.values() for path in files.of_chapter(chapter)]
     return [step for path in paths for step in files.load(path).STEPS]
