@@ -81,11 +81,11 @@ def open_page(page, name: str) -> None:
 
 def in_every_size(page, name: str, schemes=("light",)) -> None:
     open_page(page, name)
-    for width in (1280, 420):
-        page.set_viewport_size({"width": width, "height": 900})
-        for scheme in schemes:
-            page.emulate_media(color_scheme=scheme)
-            page.wait_for_function(f"document.documentElement.dataset.theme === '{scheme}'")
+    for scheme in schemes:
+        page.emulate_media(color_scheme=scheme)
+        page.wait_for_function(f"document.documentElement.dataset.theme === '{scheme}'")
+        for width in (1280, 420):
+            page.set_viewport_size({"width": width, "height": 900})
             assert page.evaluate("document.documentElement.scrollWidth") <= width, (name, width)
             assert page.evaluate(NAMELESS) == [], (name, width)
     assert page.faults == [], name
