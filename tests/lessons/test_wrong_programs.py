@@ -17,8 +17,7 @@ def proposed(name: str) -> list[Planted]:
         function, changed = wrong.changed(item, source.code)
         (cell,) = [cell for cell in source.code if f"def {function}(" in cell]
         says = re.search(r"It says `([^`]+)`", item)[1]
-        step = function if function in source.steps else ""
-        found.append(Planted(files.find(name), cell, changed, says, step))
+        found.append(Planted(files.find(name), cell, changed, says))
     return found
 
 

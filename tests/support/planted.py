@@ -62,9 +62,12 @@ class Planted(NamedTuple):
         return module
 
     def steps(self, module: ModuleType) -> list[Callable]:
-        """The step that is changed; all of them if something else is."""
+        """The step in whose cell the change is, or that `function` names; all if there is none."""
         steps = [step for step in module.STEPS if not world_of(step).isolated]
-        return [step for step in steps if step.__name__ == self.function] or steps
+        cells = re.split(r"^# %%.*\n", self.file.read_text("utf-8"), flags=re.MULTILINE)
+        changed = "".join(cell for cell in cells if self.old in cell)
+        names = {self.function} if self.function else {*re.findall(r"^def (\w+)", changed, re.M)}
+        return [step for step in steps if step.__name__ in names] or steps
 
 
 def unnoticed(
