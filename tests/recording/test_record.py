@@ -14,9 +14,9 @@ from collectives.course import files
 from collectives.recording import record
 from collectives.recording.call import TensorKind
 
-# A call on 3 ranks -> fields of its record on rank 1. The "wait" for a Work is left out.
-FLOATS = (TensorKind("float32", (4,)),)
-EACH = (TensorKind("float32", (4,)),) * 3
+
+def floats(*lengths):
+    return {"tensors": tuple(TensorKind("float32", (length,)) for length in lengths)}
 
 
 def x():
@@ -27,43 +27,38 @@ def many():
     return [torch.zeros(4) for _ in range(3)]
 
 
+# A call on 3 ranks -> fields of its record on rank 1. The "wait" for a Work is left out.
 CASES = {
-    "all_reduce": (
-        lambda: dist.all_reduce(x(), op=dist.ReduceOp.MAX),
-        {"op": "MAX", "tensors": FLOATS},
-    ),
+    "all_reduce": (lambda: dist.all_reduce(x(), op=dist.ReduceOp.MAX), {"op": "MAX"} | floats(4)),
     "all_reduce-by-position": (lambda: dist.all_reduce(x(), dist.ReduceOp.MIN), {"op": "MIN"}),
     "all_reduce-default": (lambda: dist.all_reduce(x()), {"op": "SUM", "is_async": False}),
     "all_reduce-async": (lambda: dist.all_reduce(x(), async_op=True).wait(), {"is_async": True}),
-    "broadcast": (lambda: dist.broadcast(x(), src=2), {"peer": 2, "tensors": FLOATS, "op": None}),
+    "broadcast": (lambda: dist.broadcast(x(), src=2), {"peer": 2, "op": None} | floats(4)),
     "broadcast-group_src": (lambda: dist.broadcast(x(), group_src=1), {"peer": 1}),
     "reduce": (lambda: dist.reduce(x(), 2), {"peer": 2, "op": "SUM"}),
     "gather": (
         lambda: dist.gather(x(), many() if dist.get_rank() == 0 else None),
-        {"peer": 0, "tensors": FLOATS},
+        {"peer": 0} | floats(4),
     ),
     "scatter": (
         lambda: dist.scatter(x(), many() if dist.get_rank() == 1 else None, src=1),
-        {"tensors": FLOATS + EACH},
+        floats(4, 4, 4, 4),
     ),
-    "all_gather": (lambda: dist.all_gather(many(), x()), {"tensors": EACH + FLOATS, "peer": None}),
-    "all_gather_single": (
-        lambda: dist.all_gather_single(torch.empty(12), x()),
-        {"tensors": (TensorKind("float32", (12,)), *FLOATS)},
-    ),
+    "all_gather": (lambda: dist.all_gather(many(), x()), {"peer": None} | floats(4, 4, 4, 4)),
+    "all_gather_single": (lambda: dist.all_gather_single(torch.empty(12), x()), floats(12, 4)),
     "reduce_scatter": (
         lambda: dist.reduce_scatter(x(), many()),
-        {"op": "SUM", "tensors": FLOATS + EACH},
+        {"op": "SUM"} | floats(4, 4, 4, 4),
     ),
     "reduce_scatter_single": (
         lambda: dist.reduce_scatter_single(x(), torch.ones(12)),
-        {"tensors": (*FLOATS, TensorKind("float32", (12,)))},
+        floats(4, 12),
     ),
     "reduce_scatter_single-by-keyword": (
         lambda: dist.reduce_scatter_single(input=torch.ones(12), output=x()),
-        {"tensors": (*FLOATS, TensorKind("float32", (12,)))},
+        floats(4, 12),
     ),
-    "all_to_all": (lambda: dist.all_to_all(many(), many()), {"tensors": EACH + EACH}),
+    "all_to_all": (lambda: dist.all_to_all(many(), many()), floats(*[4] * 6)),
     "all_to_all_single": (
         lambda: dist.all_to_all_single(torch.empty(3), torch.ones(3), [1, 1, 1], [1, 1, 1]),
         {"splits": ((1, 1, 1), (1, 1, 1))},
