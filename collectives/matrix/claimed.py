@@ -52,7 +52,8 @@ def differences(
     """
     claims = table() if claims is None else claims
     columns = columns_of(claims)
-    # One difference for each claim and state; without a claim, for each form and state.
+    # One difference for each claim and state, or without a claim for each form and state. Of one
+    # without any claims it is one for each detail and state, because a bug shows in many forms.
     groups: dict[tuple, list[Measured]] = {}
     faults: set[str] = set()
     for cell in matrix.cells:
@@ -64,7 +65,8 @@ def differences(
             faults.add(f"contradiction: {error}")
             continue
         has_claims = (cell.backend, cell.device) in columns
-        group = claim, None if claim else cell.form, has_claims, cell.state
+        alike = None if claim else cell.name if has_claims else cell.detail
+        group = claim, alike, has_claims, cell.state
         groups.setdefault(group, []).append(cell)
     found = [CellDifference("contradiction", text) for text in sorted(faults)]
     for (claim, _, has_claims, state), cells in groups.items():

@@ -34,13 +34,20 @@ def test_a_backend_without_claims_gives_status_1_only_if_a_cell_is_broken():
     assert text.splitlines()[1].startswith("  hangs, 1 cell: all_reduce")
 
 
-def test_each_form_that_is_wrong_is_told_with_what_it_got():
+def test_each_fault_of_a_backend_without_claims_is_told_once_with_its_detail():
+    bug = {"backend": "x", "state": "crashes", "detail": "TypeError: no (mine.py, line 3)"}
     cells = [
-        cell(form, backend="x", state="wrong", detail=f"got {form}")
-        for form in ("broadcast:noncontiguous", "broadcast:root1")
+        cell("broadcast:noncontiguous", backend="x", state="wrong", detail="got 1"),
+        cell("broadcast:root1", backend="x", state="wrong", detail="got 2"),
+        cell("gather", **bug),
+        cell("gather:root1", **bug),
     ]
     text, _ = report(matrix(*cells))
-    assert re.findall(r"\(got (.*)\)", text) == ["broadcast:noncontiguous", "broadcast:root1"]
+    assert re.findall(r"(\d cells?): .*?\((got.*?|Type.*?)[,)]", text) == [
+        ("1 cell", "got 1"),
+        ("1 cell", "got 2"),
+        ("2 cells", "TypeError: no (mine.py"),
+    ]
 
 
 def test_a_backend_without_claims_says_each_reason_once_for_which_it_refuses():
