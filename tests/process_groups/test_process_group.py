@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from our_backends import on_both
+from our_backends import in_ranks_of_both, on_both
 from probed import probed
 
 from collectives import launch
@@ -15,7 +15,8 @@ from collectives.matrix import run as matrix
 from collectives.matrix.measured import Measured
 
 
-def lazy_tensors(rank, world_size, device):
+@in_ranks_of_both(2)
+def test_tensors_with_the_negative_or_conjugate_bit_are_refused(rank, world_size, device):
     """The values of these tensors are not what lies in their memory."""
     negative = torch.tensor([1 + 2j]).conj().imag
     conjugate = torch.tensor([1 + 2j]).conj()
@@ -33,12 +34,7 @@ def lazy_tensors(rank, world_size, device):
             call()
     x = negative.resolve_neg()
     dist.all_reduce(x)
-    return x.tolist()
-
-
-@on_both
-def test_tensors_with_the_negative_or_conjugate_bit_are_refused(ours):
-    assert launch(lazy_tensors, 2, backend=ours, timeout=60) == [[-4.0], [-4.0]]
+    assert x.tolist() == [-4.0]
 
 
 @on_both
@@ -48,7 +44,8 @@ def test_gradients_go_through_functional_collectives(ours):
     assert len(launch(step, 3, backend=ours, timeout=60)) == 3
 
 
-def a_wait_that_is_too_short(rank, world_size, device):
+@in_ranks_of_both(2)
+def test_a_wait_that_times_out_raises_on_its_rank_and_the_group_goes_on(rank, world_size, device):
     store = dist.distributed_c10d._get_default_store()
     x = torch.ones(1)
     if rank == 1:
@@ -60,15 +57,11 @@ def a_wait_that_is_too_short(rank, world_size, device):
         store.set("rank 0 has given up", "")
     work.wait()
     dist.barrier()
-    return x.item()
+    assert x.item() == 2.0
 
 
-@on_both
-def test_a_wait_that_times_out_raises_on_its_rank_and_the_group_goes_on(ours):
-    assert launch(a_wait_that_is_too_short, 2, backend=ours, timeout=60) == [2.0, 2.0]
-
-
-def a_wait_longer_than_the_groups_timeout(rank, world_size, device):
+@in_ranks_of_both(2)
+def test_a_call_fails_at_the_timeout_of_its_group(rank, world_size, device):
     group = dist.new_group(timeout=timedelta(seconds=1))
     if rank == 0:
         work = dist.all_reduce(torch.ones(1), async_op=True, group=group)
@@ -79,84 +72,65 @@ def a_wait_longer_than_the_groups_timeout(rank, world_size, device):
     dist.barrier()
 
 
-@on_both
-def test_a_call_fails_at_the_timeout_of_its_group(ours):
-    launch(a_wait_longer_than_the_groups_timeout, 2, backend=ours, timeout=60)
+@in_ranks_of_both(2)
+def test_a_message_without_its_other_end_ends_at_the_time_limit_and_the_world_goes_on(
+    rank, world_size, device
+):
+    for call in ("send", "recv"):
+        group = dist.new_group(timeout=timedelta(seconds=0.5))
+        words = rf"rank {rank}/2: {call}.* {1 - rank}: Timed out after"
+        with pytest.raises(RuntimeError, match=words):
+            getattr(dist, call)(torch.ones(1), 1 - rank, group=group)
+        with pytest.raises(RuntimeError, match="this group cannot be used any more"):
+            dist.barrier(group=group)
+        dist.all_reduce(x := torch.ones(1))
+        assert x.item() == 2.0
 
 
-def a_call_without_its_peer(rank, world_size, device, call):
-    group = dist.new_group(timeout=timedelta(seconds=0.5))
-    with pytest.raises(RuntimeError, match=rf"rank {rank}/2: {call}.* {1 - rank}: Timed out after"):
-        getattr(dist, call)(torch.ones(1), 1 - rank, group=group)
-    with pytest.raises(RuntimeError, match="this group cannot be used any more"):
-        dist.barrier(group=group)
-    dist.all_reduce(x := torch.ones(1))
-    return x.item()
+@in_ranks_of_both(2)
+def test_a_message_of_another_length_than_its_tensor_is_an_error(rank, world_size, device):
+    for length in (2, 4):
+        if rank == 1:
+            with pytest.raises(RuntimeError, match="rank 1/2: recv from rank 0 failed: "):
+                dist.recv(torch.ones(length), src=0)
+        elif dist.get_backend() == "mpi":  # it does not tell the sender
+            dist.isend(torch.ones(3), dst=1)
+        else:
+            words = f"has 12 bytes, the tensor for it {4 * length}"
+            with pytest.raises(RuntimeError, match=f"rank 0/2: send to rank 1 failed: .*{words}"):
+                dist.send(torch.ones(3), dst=1)
+        dist.barrier()
 
 
-@on_both
-@pytest.mark.parametrize("call", ["send", "recv"])
-def test_a_message_without_its_other_end_ends_at_the_time_limit_and_the_world_goes_on(ours, call):
-    arguments = {"args": (call,), "backend": ours, "timeout": 60}
-    assert launch(a_call_without_its_peer, 2, **arguments) == [2.0, 2.0]
-
-
-def another_length(rank, world_size, device, length):
-    if rank == 1:
-        with pytest.raises(RuntimeError, match="rank 1/2: recv from rank 0 failed: "):
-            dist.recv(torch.ones(length), src=0)
-    elif dist.get_backend() == "mpi":  # it does not tell the sender
-        dist.isend(torch.ones(3), dst=1)
-    else:
-        words = f"has 12 bytes, the tensor for it {4 * length}"
-        with pytest.raises(RuntimeError, match=f"rank 0/2: send to rank 1 failed: .*{words}"):
-            dist.send(torch.ones(3), dst=1)
-    dist.barrier()
-
-
-@on_both
-@pytest.mark.parametrize("length", [2, 4])
-def test_a_message_of_another_length_than_its_tensor_is_an_error(ours, length):
-    launch(another_length, 2, args=(length,), backend=ours, timeout=60)
-
-
-def tags_and_any_source(rank, world_size, device):
+@in_ranks_of_both(4)
+def test_messages_are_taken_by_tag_and_any_source_is_named_as_a_global_rank(
+    rank, world_size, device
+):
     """In a group whose ranks have other numbers than the world's."""
     group = dist.new_group([1, 2, 3])
     if rank == 3:
         dist.recv(y := torch.empty(2), src=1, tag=5, group=group)
         dist.recv(x := torch.empty(2), src=1, tag=4, group=group)
-        z = torch.empty(1)
-        return x.tolist(), y.tolist(), dist.recv(z, group=group), z.item()
+        source = dist.recv(z := torch.empty(1), group=group)
+        assert (x.tolist(), y.tolist()) == ([4.0, 4.0], [5.0, 5.0])
+        assert (source, z.item()) == (2, 1.0)
     if rank == 1:
         works = [dist.isend(torch.full((2,), float(tag)), 3, group, tag) for tag in (4, 5)]
         for work in works:
             work.wait()
     elif rank == 2:
         dist.send(torch.ones(1), dst=3, group=group)
-    return None
 
 
-@on_both
-def test_messages_are_taken_by_tag_and_any_source_is_named_as_a_global_rank(ours):
-    found = launch(tags_and_any_source, 4, backend=ours, timeout=60)
-    assert found[3] == ([4.0, 4.0], [5.0, 5.0], 2, 1.0)
-
-
-def sums_of_pairs(rank, world_size, device):
+@in_ranks_of_both(4)
+def test_subgroups_do_not_disturb_each_other(rank, world_size, device):
     groups = [dist.new_group([a, b]) for a in range(4) for b in range(a + 1, 4)]
     mine = [group for group in groups if dist.get_rank(group) >= 0]
     tensors = [torch.full((100_000,), float(rank)) for _ in mine]
     pairs = zip(tensors, mine, strict=True)
     for work in [dist.all_reduce(x, group=group, async_op=True) for x, group in pairs]:
         work.wait()
-    return [x[-1].item() for x in tensors]
-
-
-@on_both
-def test_subgroups_do_not_disturb_each_other(ours):
-    found = launch(sums_of_pairs, 4, backend=ours, timeout=60)
-    assert found == [[1, 2, 3], [1, 3, 4], [2, 3, 5], [3, 4, 5]]
+    assert [x[-1].item() for x in tensors] == [rank + other for other in range(4) if other != rank]
 
 
 @on_both

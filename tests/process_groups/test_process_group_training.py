@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ddp_losses import losses, with_ddp
-from our_backends import needs_by_hand, on_both
+from our_backends import in_ranks_of_both, needs_by_hand, on_both
 from torch.distributed.algorithms import Join
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
@@ -59,7 +59,8 @@ def test_join_lets_ranks_with_more_batches_go_on(ours):
         assert torch.equal(parameters, results[0][1])
 
 
-def overlapped(rank, world_size, device):
+@in_ranks_of_both(2, timeout=30)
+def test_ddp_goes_on_with_its_backward_pass_while_gradients_travel(rank, world_size, device):
     """Rank 1 sends its last layer's gradients only after rank 0 has come to its first layer."""
     store = dist.distributed_c10d._get_default_store()
     first, last = torch.nn.Linear(600, 600), torch.nn.Linear(600, 600)  # more than a bucket each
@@ -84,12 +85,10 @@ def overlapped(rank, world_size, device):
         ddp(torch.ones(2, 600)).sum().backward()
 
 
-@on_both
-def test_ddp_goes_on_with_its_backward_pass_while_gradients_travel(ours):
-    launch(overlapped, 2, backend=ours, timeout=30)
-
-
-def calls_in_a_callback(rank, world_size, device):
+@in_ranks_of_both(2, timeout=30)
+def test_a_future_completes_with_its_call_and_its_callback_may_wait_for_another(
+    rank, world_size, device
+):
     first = dist.all_reduce(torch.tensor([float(rank)]), async_op=True).get_future()
 
     def again(future):  # as PowerSGD's hook does
@@ -103,12 +102,7 @@ def calls_in_a_callback(rank, world_size, device):
         too_short = dist.irecv(torch.empty(1), src=1).get_future()
         with pytest.raises(RuntimeError, match="recv from rank 1 failed"):
             too_short.wait()
-    return found
-
-
-@on_both
-def test_a_future_completes_with_its_call_and_its_callback_may_wait_for_another(ours):
-    assert launch(calls_in_a_callback, 2, backend=ours, timeout=30) == [2.0, 2.0]
+    assert found == 2.0
 
 
 def with_powersgd(rank, world_size, device):

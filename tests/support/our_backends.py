@@ -1,7 +1,10 @@
 """Our own process groups, to promise the same of both."""
 
+from collections.abc import Callable
+
 import pytest
 
+from collectives import launch
 from collectives.backends import availability
 
 needs_mpi = pytest.mark.skipif(
@@ -13,3 +16,16 @@ needs_by_hand = pytest.mark.skipif(
 on_both = pytest.mark.parametrize(
     "ours", [pytest.param("mpi", marks=needs_mpi), pytest.param("by_hand", marks=needs_by_hand)]
 )
+
+
+def in_ranks_of_both(nproc: int, **options) -> Callable:
+    """Make a test of a function of a rank: on each backend, no rank of its world may fail."""
+
+    def make(fn: Callable) -> Callable:
+        @on_both
+        def test(ours):
+            launch(fn, nproc, **{"backend": ours, "timeout": 60} | options)
+
+        return test
+
+    return make
