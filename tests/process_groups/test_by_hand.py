@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from by_hand_groups import by_hand, every_algorithm, group_of
-from our_backends import needs_by_hand
+from our_backends import in_ranks, needs_by_hand
 from processes import finished
 
 from collectives import LaunchError, check
@@ -66,43 +66,37 @@ def test_an_unknown_algorithm_is_refused_with_the_nearest_name(monkeypatch):
         by_hand(lambda rank, world_size, device: None, 2)
 
 
-def test_an_algorithm_that_a_group_cannot_take_is_refused_on_all_ranks():
-    def fn(rank, world_size, device):
-        with pytest.raises(
-            ValueError, match=r"no algorithm 'tree': .*shared_memory, sockets, ring"
-        ):
-            group_of("tree")
-        with pytest.raises(ValueError, match=r"pg_options='ring' is not for by_hand: use Options"):
-            dist.new_group(backend="by_hand", pg_options="ring")
-        group = group_of("recursive_doubling")
-        pieces = [torch.ones(2) for _ in range(world_size)]
-        with pytest.raises(ValueError, match="needs a power of two of ranks, not 3: take ring"):
-            dist.all_gather(pieces, torch.ones(2), group=group)
-        dist.all_reduce(x := torch.ones(1), group=group)  # it has another one for that
-        return x.item()
-
-    assert by_hand(fn) == [3.0] * 3
+@in_ranks(3, "by_hand")
+def test_an_algorithm_that_a_group_cannot_take_is_refused_on_all_ranks(rank, world_size, device):
+    with pytest.raises(ValueError, match=r"no algorithm 'tree': .*shared_memory, sockets, ring"):
+        group_of("tree")
+    with pytest.raises(ValueError, match=r"pg_options='ring' is not for by_hand: use Options"):
+        dist.new_group(backend="by_hand", pg_options="ring")
+    group = group_of("recursive_doubling")
+    pieces = [torch.ones(2) for _ in range(world_size)]
+    with pytest.raises(ValueError, match="needs a power of two of ranks, not 3: take ring"):
+        dist.all_gather(pieces, torch.ones(2), group=group)
+    dist.all_reduce(x := torch.ones(1), group=group)  # it has another one for that
+    assert x.item() == 3.0
 
 
-def test_ranks_that_disagree_about_the_algorithm_are_refused_on_all_of_them():
-    def fn(rank, world_size, device):
-        with pytest.raises(ValueError, match=r"disagree .*rank 0: ring, rank 1: shared_memory"):
-            group_of("ring" if rank == 0 else "shared_memory")
+@in_ranks(3, "by_hand")
+def test_ranks_that_disagree_about_the_algorithm_are_refused_on_all_of_them(
+    rank, world_size, device
+):
+    with pytest.raises(ValueError, match=r"disagree .*rank 0: ring, rank 1: shared_memory"):
+        group_of("ring" if rank == 0 else "shared_memory")
 
-    by_hand(fn)
 
-
-def test_a_group_of_one_works_with_every_algorithm():
-    def fn(rank, world_size, device):
-        for name in (None, *choice.names()):
-            group = group_of(name)
-            x, y = torch.arange(3.0), torch.empty(3)
-            dist.all_reduce(x, group=group)
-            dist.all_gather_single(y, x, group=group)
-            dist.barrier(group)
-            check(y, torch.arange(3.0), f"all_gather by {name}")
-
-    by_hand(fn, 1)
+@in_ranks(1, "by_hand")
+def test_a_group_of_one_works_with_every_algorithm(rank, world_size, device):
+    for name in (None, *choice.names()):
+        group = group_of(name)
+        x, y = torch.arange(3.0), torch.empty(3)
+        dist.all_reduce(x, group=group)
+        dist.all_gather_single(y, x, group=group)
+        dist.barrier(group)
+        check(y, torch.arange(3.0), f"all_gather by {name}")
 
 
 # Mistakes: each call ends on every rank, with an error that says why
@@ -143,19 +137,17 @@ def test_ranks_that_make_different_calls_say_what_the_other_did(mistake, words, 
 
 
 @pytest.mark.parametrize("links", LINKS)
-def test_a_rank_that_does_not_come_is_named_at_the_time_limit(links):
-    def fn(rank, world_size, device):
-        group = group_of(links, timeout=timedelta(seconds=0.7))
-        if rank == 1:
-            dist.barrier()
-            return
-        with pytest.raises(RuntimeError, match=r"all_reduce: Timed out after 0.7 s waiting for"):
-            dist.all_reduce(torch.ones(4), group=group)
-        with pytest.raises(RuntimeError, match="this group cannot be used any more"):
-            dist.all_reduce(torch.ones(4), group=group)
+@in_ranks(2, "by_hand")
+def test_a_rank_that_does_not_come_is_named_at_the_time_limit(rank, world_size, device, links):
+    group = group_of(links, timeout=timedelta(seconds=0.7))
+    if rank == 1:
         dist.barrier()
-
-    by_hand(fn, 2)
+        return
+    with pytest.raises(RuntimeError, match=r"all_reduce: Timed out after 0.7 s waiting for"):
+        dist.all_reduce(torch.ones(4), group=group)
+    with pytest.raises(RuntimeError, match="this group cannot be used any more"):
+        dist.all_reduce(torch.ones(4), group=group)
+    dist.barrier()
 
 
 def trains_until_rank_2_is_killed(rank, folder, links):
@@ -202,20 +194,18 @@ def test_a_peer_that_is_killed_in_the_middle_is_named_at_once_on_all_other_ranks
 # Without shared memory
 
 
-def test_without_memory_to_share_all_ranks_go_on_over_sockets():
-    def fn(rank, world_size, device):
-        def full(*_):
-            raise OSError(28, "No space left on device")
+@in_ranks(3, "by_hand")
+def test_without_memory_to_share_all_ranks_go_on_over_sockets(rank, world_size, device):
+    def full(*_):
+        raise OSError(28, "No space left on device")
 
-        os.posix_fallocate = full
-        x = torch.ones(3)
-        dist.all_reduce(x)
-        group = group_of("shared_memory")
-        with pytest.raises(RuntimeError, match="no memory to share: No space left on device"):
-            dist.all_reduce(x, group=group)
-        return x.tolist(), dist.group.WORLD.shared
-
-    assert by_hand(fn, 3) == [([3.0] * 3, None)] * 3
+    os.posix_fallocate = full
+    x = torch.ones(3)
+    dist.all_reduce(x)
+    group = group_of("shared_memory")
+    with pytest.raises(RuntimeError, match="no memory to share: No space left on device"):
+        dist.all_reduce(x, group=group)
+    assert (x.tolist(), dist.group.WORLD.shared) == ([3.0] * 3, None)
 
 
 def no_memfd():
@@ -233,17 +223,17 @@ def another_processor():
         (another_processor, "aarch64 does not keep the order"),
     ],
 )
-def test_where_one_rank_cannot_share_memory_all_go_over_sockets_or_refuse(lacks, words):
-    def fn(rank, world_size, device):
-        if rank == 1:
-            lacks()
-        with pytest.raises(ValueError, match=f"there is no shared memory: {words}"):
-            group_of("shared_memory")
-        group = group_of(None)
-        dist.all_reduce(x := torch.ones(3), group=group)
-        return x.tolist(), group.shared
-
-    assert by_hand(fn, 3) == [([3.0] * 3, None)] * 3
+@in_ranks(3, "by_hand")
+def test_where_one_rank_cannot_share_memory_all_go_over_sockets_or_refuse(
+    rank, world_size, device, lacks, words
+):
+    if rank == 1:
+        lacks()
+    with pytest.raises(ValueError, match=f"there is no shared memory: {words}"):
+        group_of("shared_memory")
+    group = group_of(None)
+    dist.all_reduce(x := torch.ones(3), group=group)
+    assert (x.tolist(), group.shared) == ([3.0] * 3, None)
 
 
 # Its name
@@ -282,14 +272,14 @@ def test_torch_finds_it_by_its_entry_point(program):
 # Messages
 
 
-def test_a_receive_ends_when_its_group_is_destroyed_and_may_be_destroyed_twice():
-    def fn(rank, world_size, device):
-        group = group_of(None)
-        waits = dist.irecv(torch.zeros(1), src=1 - rank, group=group)
-        dist.destroy_process_group(group)
-        group.shutdown()
-        with pytest.raises(RuntimeError, match=r"recv from rank .*: (the group was|connection)"):
-            waits.wait()
-        assert not [one.name for one in threading.enumerate() if "by-hand" in one.name]
-
-    by_hand(fn, 2)
+@in_ranks(2, "by_hand")
+def test_a_receive_ends_when_its_group_is_destroyed_and_may_be_destroyed_twice(
+    rank, world_size, device
+):
+    group = group_of(None)
+    waits = dist.irecv(torch.zeros(1), src=1 - rank, group=group)
+    dist.destroy_process_group(group)
+    group.shutdown()
+    with pytest.raises(RuntimeError, match=r"recv from rank .*: (the group was|connection)"):
+        waits.wait()
+    assert not [one.name for one in threading.enumerate() if "by-hand" in one.name]

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from by_hand_groups import by_hand, group_of
-from our_backends import needs_by_hand
+from our_backends import in_ranks, needs_by_hand
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from collectives.process_groups.by_hand import messages
@@ -20,43 +20,36 @@ from collectives.process_groups.by_hand import messages
 pytestmark = needs_by_hand
 
 
-def test_a_group_does_not_keep_the_tensors_of_a_call_that_has_ended():
-    def fn(rank, world_size, device):
-        x = torch.ones(1000)
-        memory = StorageWeakRef(x.untyped_storage())
-        dist.all_reduce(x, async_op=True).wait()
-        del x
-        until = time.monotonic() + 5
-        while not memory.expired() and time.monotonic() < until:
-            gc.collect()
-            time.sleep(0.01)
-        return memory.expired()
-
-    assert by_hand(fn, 2) == [True, True]
+@in_ranks(2, "by_hand")
+def test_a_group_does_not_keep_the_tensors_of_a_call_that_has_ended(rank, world_size, device):
+    x = torch.ones(1000)
+    memory = StorageWeakRef(x.untyped_storage())
+    dist.all_reduce(x, async_op=True).wait()
+    del x
+    until = time.monotonic() + 5
+    while not memory.expired() and time.monotonic() < until:
+        gc.collect()
+        time.sleep(0.01)
+    assert memory.expired()
 
 
-def test_a_thread_for_messages_that_fails_ends_all_calls_with_a_sentence():
+@in_ranks(2, "by_hand")
+def test_a_thread_for_messages_that_fails_ends_all_calls_with_a_sentence(rank, world_size, device):
     """Rank 1 sends a frame whose number rank 0 never gave."""
-
-    def fn(rank, world_size, device):
-        group = group_of(None)
-        if rank == 0:
-            receive = dist.irecv(torch.ones(1), src=1, group=group)
-            with pytest.raises(RuntimeError, match=r"failed: the thread for messages ended: Key"):
-                receive.wait(timedelta(seconds=20))
-            with pytest.raises(RuntimeError, match="this group cannot be used any more"):
-                dist.recv(torch.ones(1), src=1, group=group)
-        else:
-            peer = group.messages.peers[0]
-            peer.put(messages.TAKE, 77)
-            peer.write()
-            with pytest.raises(
-                RuntimeError, match=r"the thread for messages ended|rank 0 has gone"
-            ):
-                dist.recv(torch.ones(1), src=0, group=group)
-        dist.barrier()
-
-    by_hand(fn, 2)
+    group = group_of(None)
+    if rank == 0:
+        receive = dist.irecv(torch.ones(1), src=1, group=group)
+        with pytest.raises(RuntimeError, match=r"failed: the thread for messages ended: Key"):
+            receive.wait(timedelta(seconds=20))
+        with pytest.raises(RuntimeError, match="this group cannot be used any more"):
+            dist.recv(torch.ones(1), src=1, group=group)
+    else:
+        peer = group.messages.peers[0]
+        peer.put(messages.TAKE, 77)
+        peer.write()
+        with pytest.raises(RuntimeError, match=r"the thread for messages ended|rank 0 has gone"):
+            dist.recv(torch.ones(1), src=0, group=group)
+    dist.barrier()
 
 
 def test_a_wait_ends_at_the_time_limit_of_the_group_even_if_nothing_executes_the_call():

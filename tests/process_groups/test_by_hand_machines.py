@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from by_hand_groups import by_hand, every_algorithm, group_of
-from our_backends import needs_by_hand
+from our_backends import in_ranks, needs_by_hand
 
 from collectives.process_groups.by_hand import choice, listener, rendezvous
 
@@ -31,14 +31,11 @@ def pretend(machine: object, own_address=lambda store: "127.0.0.1") -> None:
 # Algorithms
 
 
-def test_algorithms_are_right_over_tcp():
+@in_ranks(3, "by_hand")
+def test_algorithms_are_right_over_tcp(rank, world_size, device):
     """The schedules are those of the other links: three of them show that the links work."""
-
-    def fn(rank, world_size, device):
-        pretend(rank // 2)
-        every_algorithm(rank, world_size, device, ["ring", "double_tree", "bruck"])
-
-    by_hand(fn, 3)
+    pretend(rank // 2)
+    every_algorithm(rank, world_size, device, ["ring", "double_tree", "bruck"])
 
 
 @pytest.mark.parametrize(
@@ -60,40 +57,38 @@ def test_between_machines_short_tensors_take_a_tree_and_long_ones_the_hierarchic
 # Links
 
 
-def test_shared_memory_between_machines_is_refused_on_all_ranks():
-    def fn(rank, world_size, device):
-        pretend(rank)
-        with pytest.raises(ValueError, match="no shared memory: the ranks are on several machines"):
-            group_of("shared_memory")
-
-    by_hand(fn, 2)
+@in_ranks(2, "by_hand")
+def test_shared_memory_between_machines_is_refused_on_all_ranks(rank, world_size, device):
+    pretend(rank)
+    with pytest.raises(ValueError, match="no shared memory: the ranks are on several machines"):
+        group_of("shared_memory")
 
 
 @pytest.mark.parametrize("is_far", [False, True], ids=["one_machine", "two_machines"])
-def test_messages_arrive_and_a_peer_that_has_gone_is_named_at_once(is_far):
-    def fn(rank, world_size, device):
-        if is_far:
-            pretend(rank)
-        group = group_of(None)
-        x = torch.full((300_000,), float(rank))
-        works = [
-            dist.isend(x, 1 - rank, group),
-            dist.irecv(y := torch.empty(300_000), 1 - rank, group),
-        ]
-        for work in works:
-            work.wait()
-        assert (y == 1 - rank).all()
+@in_ranks(2, "by_hand")
+def test_messages_arrive_and_a_peer_that_has_gone_is_named_at_once(
+    rank, world_size, device, is_far
+):
+    if is_far:
+        pretend(rank)
+    group = group_of(None)
+    x = torch.full((300_000,), float(rank))
+    works = [
+        dist.isend(x, 1 - rank, group),
+        dist.irecv(y := torch.empty(300_000), 1 - rank, group),
+    ]
+    for work in works:
+        work.wait()
+    assert (y == 1 - rank).all()
+    dist.barrier()
+    if rank == 1:
+        group.rendezvous.close()
         dist.barrier()
-        if rank == 1:
-            group.rendezvous.close()
-            dist.barrier()
-            return
-        for call in (lambda: dist.all_reduce(x, group=group), lambda: dist.recv(x, 1, group)):
-            with pytest.raises(RuntimeError, match="rank 1 has gone"):
-                call()
-        dist.barrier()
-
-    by_hand(fn, 2)
+        return
+    for call in (lambda: dist.all_reduce(x, group=group), lambda: dist.recv(x, 1, group)):
+        with pytest.raises(RuntimeError, match="rank 1 has gone"):
+            call()
+    dist.barrier()
 
 
 # Who comes to a port
@@ -206,14 +201,14 @@ def test_a_rank_that_cannot_be_reached_is_named_with_its_address():
         (None, "rank 0: .* has no address that other machines can reach: set GLOO_SOCKET_IFNAME"),
     ],
 )
-def test_without_an_address_for_others_all_ranks_say_what_to_set(interface, words):
-    def fn(rank, world_size, device):
-        pretend(rank, listener.own_address if rank == 0 else lambda store: None)
-        listener.source_address = lambda host: None
-        del os.environ["GLOO_SOCKET_IFNAME"]
-        if interface:
-            os.environ["GLOO_SOCKET_IFNAME"] = interface
-        with pytest.raises(ValueError, match=words):
-            group_of(None)
-
-    by_hand(fn, 2)
+@in_ranks(2, "by_hand")
+def test_without_an_address_for_others_all_ranks_say_what_to_set(
+    rank, world_size, device, interface, words
+):
+    pretend(rank, listener.own_address if rank == 0 else lambda store: None)
+    listener.source_address = lambda host: None
+    del os.environ["GLOO_SOCKET_IFNAME"]
+    if interface:
+        os.environ["GLOO_SOCKET_IFNAME"] = interface
+    with pytest.raises(ValueError, match=words):
+        group_of(None)

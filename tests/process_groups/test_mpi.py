@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from our_backends import needs_mpi
+from our_backends import in_ranks, needs_mpi
 from processes import finished
 
 from collectives import LaunchError, check, launch
@@ -118,13 +118,13 @@ def test_a_group_can_be_made_by_its_members_alone():
     assert mpi(fn) == [None, 3, 3]
 
 
-def test_a_group_that_a_member_does_not_come_to_is_given_up_at_the_time_limit():
-    def fn(rank, world_size, device):
-        if rank:
-            with pytest.raises(RuntimeError):
-                dist.new_group(timeout=timedelta(seconds=0.5))
-
-    mpi(fn)
+@in_ranks(3, "mpi")
+def test_a_group_that_a_member_does_not_come_to_is_given_up_at_the_time_limit(
+    rank, world_size, device
+):
+    if rank:
+        with pytest.raises(RuntimeError):
+            dist.new_group(timeout=timedelta(seconds=0.5))
 
 
 # Under mpiexec

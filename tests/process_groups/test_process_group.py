@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from our_backends import in_ranks_of_both, on_both
+from our_backends import in_ranks, on_both
 from probed import probed
 
 from collectives import launch
@@ -15,7 +15,7 @@ from collectives.matrix import run as matrix
 from collectives.matrix.measured import Measured
 
 
-@in_ranks_of_both(2)
+@in_ranks(2)
 def test_tensors_with_the_negative_or_conjugate_bit_are_refused(rank, world_size, device):
     """The values of these tensors are not what lies in their memory."""
     negative = torch.tensor([1 + 2j]).conj().imag
@@ -44,7 +44,7 @@ def test_gradients_go_through_functional_collectives(ours):
     assert len(launch(step, 3, backend=ours, timeout=60)) == 3
 
 
-@in_ranks_of_both(2)
+@in_ranks(2)
 def test_a_wait_that_times_out_raises_on_its_rank_and_the_group_goes_on(rank, world_size, device):
     store = dist.distributed_c10d._get_default_store()
     x = torch.ones(1)
@@ -60,7 +60,7 @@ def test_a_wait_that_times_out_raises_on_its_rank_and_the_group_goes_on(rank, wo
     assert x.item() == 2.0
 
 
-@in_ranks_of_both(2)
+@in_ranks(2)
 def test_a_call_fails_at_the_timeout_of_its_group(rank, world_size, device):
     group = dist.new_group(timeout=timedelta(seconds=1))
     if rank == 0:
@@ -72,7 +72,7 @@ def test_a_call_fails_at_the_timeout_of_its_group(rank, world_size, device):
     dist.barrier()
 
 
-@in_ranks_of_both(2)
+@in_ranks(2)
 def test_a_message_without_its_other_end_ends_at_the_time_limit_and_the_world_goes_on(
     rank, world_size, device
 ):
@@ -87,7 +87,7 @@ def test_a_message_without_its_other_end_ends_at_the_time_limit_and_the_world_go
         assert x.item() == 2.0
 
 
-@in_ranks_of_both(2)
+@in_ranks(2)
 def test_a_message_of_another_length_than_its_tensor_is_an_error(rank, world_size, device):
     for length in (2, 4):
         if rank == 1:
@@ -102,7 +102,7 @@ def test_a_message_of_another_length_than_its_tensor_is_an_error(rank, world_siz
         dist.barrier()
 
 
-@in_ranks_of_both(4)
+@in_ranks(4)
 def test_messages_are_taken_by_tag_and_any_source_is_named_as_a_global_rank(
     rank, world_size, device
 ):
@@ -122,7 +122,7 @@ def test_messages_are_taken_by_tag_and_any_source_is_named_as_a_global_rank(
         dist.send(torch.ones(1), dst=3, group=group)
 
 
-@in_ranks_of_both(4)
+@in_ranks(4)
 def test_subgroups_do_not_disturb_each_other(rank, world_size, device):
     groups = [dist.new_group([a, b]) for a in range(4) for b in range(a + 1, 4)]
     mine = [group for group in groups if dist.get_rank(group) >= 0]

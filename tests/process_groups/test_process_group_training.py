@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ddp_losses import losses, with_ddp
-from our_backends import in_ranks_of_both, needs_by_hand, on_both
+from our_backends import in_ranks, needs_by_hand, on_both
 from torch.distributed.algorithms import Join
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
@@ -59,7 +59,7 @@ def test_join_lets_ranks_with_more_batches_go_on(ours):
         assert torch.equal(parameters, results[0][1])
 
 
-@in_ranks_of_both(2, timeout=30)
+@in_ranks(2, timeout=30)
 def test_ddp_goes_on_with_its_backward_pass_while_gradients_travel(rank, world_size, device):
     """Rank 1 sends its last layer's gradients only after rank 0 has come to its first layer."""
     store = dist.distributed_c10d._get_default_store()
@@ -85,7 +85,7 @@ def test_ddp_goes_on_with_its_backward_pass_while_gradients_travel(rank, world_s
         ddp(torch.ones(2, 600)).sum().backward()
 
 
-@in_ranks_of_both(2, timeout=30)
+@in_ranks(2, timeout=30)
 def test_a_future_completes_with_its_call_and_its_callback_may_wait_for_another(
     rank, world_size, device
 ):

@@ -1,5 +1,7 @@
 """Our own process groups, to promise the same of both."""
 
+import functools
+import inspect
 from collections.abc import Callable
 
 import pytest
@@ -18,14 +20,21 @@ on_both = pytest.mark.parametrize(
 )
 
 
-def in_ranks_of_both(nproc: int, **options) -> Callable:
-    """Make a test of a function of a rank: on each backend, no rank of its world may fail."""
+def in_ranks(nproc: int, backend: str | None = None, **options) -> Callable:
+    """Make a test of a function of a rank: no rank of its world may fail.
+
+    `backend`: None stands for each of ours. What the function takes besides is the test's.
+    """
 
     def make(fn: Callable) -> Callable:
-        @on_both
-        def test(ours):
-            launch(fn, nproc, **{"backend": ours, "timeout": 60} | options)
+        def test(ours=backend, **values):
+            run = functools.partial(fn, **values)
+            launch(run, nproc, **{"backend": ours, "timeout": 100} | options)
 
-        return test
+        _, _, _, *parameters = inspect.signature(fn).parameters.values()
+        if backend is None:
+            parameters.insert(0, inspect.Parameter("ours", inspect.Parameter.POSITIONAL_OR_KEYWORD))
+        test.__signature__ = inspect.Signature(parameters)
+        return test if backend else on_both(test)
 
     return make
