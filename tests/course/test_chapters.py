@@ -2,11 +2,13 @@
 
 import multiprocessing
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
 
 import pytest
+from processes import started
 from typer.testing import CliRunner
 
 from collectives.cli import app
@@ -91,10 +93,10 @@ def test_the_server_of_the_ranks_starts_before_torch_and_only_where_lessons_run(
 ):
     """A file that cannot be loaded: no rank is started."""
     (tmp_path / "mine.py").write_text(f"{IMPORTS}\nSTEPS = []\n")
-    command = [sys.executable, *words]
-    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    with started(shlex.join(["python", *words]), tmp_path) as process:
+        line = process.stdout.readline()  # the server goes on until it has imported torch
     has_server = "forkserver" in multiprocessing.get_all_start_methods()
-    assert answer.stdout.splitlines()[0] == f"False {is_started and has_server}", answer.stderr
+    assert line == f"False {is_started and has_server}\n"
 
 
 def test_run_takes_lessons_chapters_and_paths_in_the_order_in_which_they_are_named(mine):

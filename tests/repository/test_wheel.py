@@ -243,8 +243,9 @@ def test_what_cannot_be_asked_is_said_in_a_sentence(options, said, capsys):
     assert (status, f"ERROR: {said}" in errors) == (4, True), errors
 
 
-def test_with_a_backend_only_what_asks_it_is_collected():
-    done = finished("python -m pytest --collect-only -q --backend by_hand", cwd=ROOT)
-    tests = [line for line in done.stdout.splitlines() if "::" in line]
-    assert tests, done.stdout
+def test_with_a_backend_only_what_asks_it_is_collected(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    pytest.main(["--collect-only", "-q", "--backend", "by_hand"])
+    tests = [line for line in capsys.readouterr().out.splitlines() if "::" in line]
+    assert tests
     assert all("[by_hand-cpu-w" in test for test in tests)
