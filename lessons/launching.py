@@ -341,7 +341,8 @@ if __name__ == "__main__":
 # ## The end of the group
 #
 # `destroy_process_group` also ends gloo's threads. If you leave it out, a thread that still works
-# when Python ends can abort the process, with `terminate called without an active exception`.
+# when Python ends can abort the process, with `terminate called without an active exception`. An
+# early `sys.exit` is such an end, so call it before that, too.
 #
 # In torch 2.13 this can happen even if you call it. The first optimizer that is created after
 # `init_process_group` imports `torch.distributed.nn`, whose functions keep the group alive. So

@@ -20,3 +20,4 @@ if dist.get_rank() > 0:
     x = torch.ones(1, requires_grad=True)
     broadcast(x, src=1, group=group).sum().backward()
     assert x.grad.item() == (2 if dist.get_rank() == 1 else 0), x.grad
+dist.destroy_process_group()

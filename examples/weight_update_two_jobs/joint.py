@@ -173,6 +173,7 @@ class Joint:
     def stop(self, why):
         print(f"{self.name}: {why}", file=sys.stderr, flush=True)
         self.leave()
+        dist.destroy_process_group()  # a thread of gloo that outlives Python aborts the process
         sys.exit(1)
 
     def leave(self):

@@ -2,14 +2,20 @@
 they cannot.
 """
 
+import argparse
 import contextlib
 import re
 import shutil
 import signal
 import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 from machines import needs_a_lab, needs_slurm
+from planted import Planted, unnoticed
 from processes import free_port, started
 from repository import ROOT
 
@@ -188,3 +194,102 @@ def test_an_engine_that_is_killed_ends_the_trainer_with_a_sentence(folder):
         status, said, _ = ends(trainer)
     assert status == 1
     assert re.fullmatch(r"trainer: version \d+ has not come to all: has a rank died\? .*", said[0])
+
+
+# The order of events in an update. The three ranks are threads, so a fault costs less than a second.
+
+FILE = FOLDER / "joint.py"
+
+
+class Noted:
+    """A store that notes who writes what, and with which weights."""
+
+    def __init__(self, store, note):
+        self.store, self.note = store, note
+
+    def __getattr__(self, name):
+        return getattr(self.store, name)
+
+    def set(self, key, value):
+        self.note(key)
+        self.store.set(key, value)
+
+
+def events(text):
+    """Of two updates, each in two buckets. Engine 1 is slow after each bucket."""
+    joint = {"__name__": "joint"}
+    exec(compile(text, FILE, "exec"), joint)
+    joint["BUCKET"] = 1  # each tensor has a bucket of its own
+    options = argparse.Namespace(host="127.0.0.1", port=free_port(), limit=30)
+    log, all_begin = [], threading.Barrier(3, timeout=30)
+
+    def work(rank):
+        model = torch.nn.Linear(4, 2).requires_grad_(False)
+        weights = torch.nn.utils.parameters_to_vector
+
+        def note(event):
+            log.append(f"{event} {set(weights(model.parameters()).tolist())}")
+
+        def fill(value):
+            for one in model.parameters():
+                one.fill_(value)
+
+        fill(0)
+        one = joint["Joint"](options, rank, 2)
+        one.join(model)
+        one.store, broadcast = Noted(one.store, note), one.broadcast
+
+        def broadcast_slowly(tensor):
+            broadcast(tensor)
+            time.sleep(0.3 * (rank == 2))
+
+        one.broadcast = broadcast_slowly
+        for version in (1, 2):
+            all_begin.wait()
+            if rank == 0:
+                fill(version)
+                one.send(model, version)
+            else:
+                one.receive(model, version)
+            note(f"version {version} on {rank}")
+
+    with ThreadPoolExecutor(3) as ranks:
+        list(ranks.map(work, range(3)))
+    return log
+
+
+def in_order(faults):
+    """What of the order is wrong with each fault."""
+    told = []
+    for fault in faults:
+        log, right = events(fault.text), []
+        for version in (1, 2):
+            right += [f"came/{version}/{rank} {{{version - 1}.0}}" for rank in (1, 2)]
+            right += [f"commit/{version} {{{version}.0}}"]
+            right += [f"version {version} on {rank} {{{version}.0}}" for rank in (0, 1, 2)]
+        stages = ((0, 2), (2, 3), (3, 6), (6, 8), (8, 9), (9, 12))
+        found = [line for begin, end in stages for line in sorted(log[begin:end])]
+        told.append("" if found == right else "\n".join(log))
+    return told
+
+
+WAIT = 'self.store.wait([f"commit/{version}"], self.limit)'
+FAULTS = [
+    Planted(FILE, old, new)
+    for old, new in [
+        ("self.store.wait(list(came), self.limit)", "pass"),  # a commit before all have come
+        ('came = {f"came/{version}/', 'came = {f"came/1/'),  # the receipts of the first version
+        (WAIT, "pass"),  # the new version before the commit
+        (WAIT, 'self.store.wait(["commit/1"], self.limit)'),
+        (  # the weights of two versions in one model
+            "self.broadcast(spares[-1])",
+            "self.broadcast(spares[-1]); as_bytes(bucket[0]).copy_(spares[-1])",
+        ),
+    ]
+]
+
+
+@pytest.mark.slow
+def test_no_engine_has_a_version_before_all_have_its_weights_and_the_test_would_notice_a_fault():
+    nothing = Planted(FILE, WAIT, WAIT)
+    assert unnoticed([nothing, *FAULTS], in_order) == {nothing: ""}

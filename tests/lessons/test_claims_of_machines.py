@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from forked_lab import ForkedLab
 from lesson_source import Source
 from machines import needs_a_lab, needs_slurm
 from planted import Planted
@@ -80,16 +81,6 @@ MACHINES = {
         "dist.broadcast(weights, src=0)",
         "[1 + 1 ranks",
     ),
-    "a receive that is posted writes as soon as the trainer sends": edit(
-        "machines/versions",
-        "versions",
-        'receive(layers if way == "in place" else spares)',
-        'receive(spares if way == "spares" else layers)',
-        "[2 ranks",
-    ),
-    "the grace period must be longer than the limit of a call": edit(
-        "machines/versions", "an_engine_dies", "time.sleep(2 * LIMIT)", "time.sleep(0.5)", "[killed"
-    ),
     "torchrun under srun starts one rank on each machine": edit(
         "machines/slurm",
         "torchrun_under_srun",
@@ -124,6 +115,45 @@ MACHINES = {
         'subprocess.run("tc qdisc replace dev eth0 root tbf rate 50mbit burst 128k latency 1s"'
         '.split(), check=True)\nif os.uname().nodename == "node2":\n',
         "[times as long",
+    ),
+}
+VERSIONS = {  # in a ForkedLab, because these programs only meet at a store
+    "a receive that is posted writes as soon as the trainer sends": edit(
+        "machines/versions",
+        "versions",
+        'receive(layers if way == "in place" else spares)',
+        'receive(spares if way == "spares" else layers)',
+        "[2 ranks",
+    ),
+    "a version is new when all of its weights have come": edit(
+        "machines/versions",
+        "versions",
+        "    for one in works:\n        one.wait()  # raises the error, if there is one\n",
+        "",
+        "[2 ranks",
+    ),
+    "swap between two answers": edit(
+        "machines/versions",
+        "versions",
+        'if way == "layer by layer":',
+        'if way != "stop":',
+        "spares, engine 1: 11112222=16",
+    ),
+    "the grace period must be longer than the limit of a call": edit(
+        "machines/versions", "an_engine_dies", "time.sleep(2 * LIMIT)", "time.sleep(0.5)", "[killed"
+    ),
+    "only when all has come to each member does the trainer commit": edit(
+        "machines/versions",
+        "an_engine_dies",
+        '    store.wait([f"came/{one}" for one in members])\n',
+        "",
+        "[killed",
+    ),
+    "the group of the second attempt needs a new prefix": edit(
+        "machines/versions", "an_engine_dies", '"update 1, attempt 2"', '"update 1"', "[killed"
+    ),
+    "a rank that died is no member": edit(
+        "machines/versions", "an_engine_dies", 'if store.check([f"alive/{one}"])', "", "[killed"
     ),
 }
 FAILOVER = {
@@ -178,6 +208,25 @@ def test_an_edit_that_makes_a_claim_on_machines_false_is_noticed(claim, tmp_path
     fault = MACHINES[claim]
     lesson = files.load(planted(fault, tmp_path))
     with pytest.raises((Mismatch, RuntimeError, TimeoutError)) as error:
+        vars(lesson)[fault.function]()
+    assert fault.says in str(error.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["versions", "an_engine_dies"])
+def test_a_forked_lab_is_as_good_as_machines(step):
+    lesson = files.load(files.find("machines/versions"))
+    vars(lesson).update(Lab=ForkedLab, open_store=ForkedLab.open_store)
+    vars(lesson)[step]()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("claim", VERSIONS)
+def test_an_edit_that_makes_a_claim_on_versions_false_is_noticed(claim, tmp_path):
+    fault = VERSIONS[claim]
+    lesson = files.load(planted(fault, tmp_path))
+    vars(lesson).update(Lab=ForkedLab, open_store=ForkedLab.open_store)
+    with pytest.raises(Mismatch) as error:
         vars(lesson)[fault.function]()
     assert fault.says in str(error.value)
 
