@@ -102,38 +102,42 @@ def test_a_group_of_one_works_with_every_algorithm(rank, world_size, device):
 # Mistakes: each call ends on every rank, with an error that says why
 
 
-@pytest.mark.parametrize("links", LINKS)
-@pytest.mark.parametrize(
-    ("mistake", "words"),
-    [
-        (lambda rank, group: dist.all_reduce(torch.ones(4 + rank), group=group), "float32 x"),
-        (lambda rank, group: dist.all_reduce(torch.ones(10 ** (3 * rank)), group=group),
-         "float32 x"),
-        (lambda rank, group: dist.all_reduce(torch.ones(4).to(
-            torch.int32 if rank else torch.float32), group=group), "int32 x 4"),
-        (lambda rank, group: dist.all_reduce(
-            torch.ones(4), op=dist.ReduceOp.MAX if rank else dist.ReduceOp.SUM, group=group),
-         "all_reduce MAX"),
-        (lambda rank, group: dist.barrier(group=group) if rank else dist.broadcast(
-            torch.ones(4), src=0, group=group), "broadcast from 0"),
-        (lambda rank, group: dist.all_reduce_coalesced(
-            [torch.ones(4)] * 12 + [torch.ones(4 + rank)], group=group), "float32 x 4"),
-    ],
-    ids=["length", "size", "dtype", "op", "call", "end_of_a_long_list"],
-)  # fmt: skip
-def test_ranks_that_make_different_calls_say_what_the_other_did(mistake, words, links):
-    def fn(rank, world_size, device):
-        group = group_of(links, timeout=timedelta(seconds=3))
-        try:
-            mistake(rank, group)
-            dist.barrier(group=group)
-        except RuntimeError as error:
-            return str(error)
-        return "no error"
+# What ranks do that do not agree, and what one of them says.
+MISTAKES = {
+    "length": (lambda rank, group: dist.all_reduce(torch.ones(4 + rank), group=group), "float32 x"),
+    "size": (lambda rank, group: dist.all_reduce(torch.ones(10 ** (3 * rank)), group=group),
+             "float32 x"),
+    "dtype": (lambda rank, group: dist.all_reduce(torch.ones(4).to(
+                  torch.int32 if rank else torch.float32), group=group), "int32 x 4"),
+    "op": (lambda rank, group: dist.all_reduce(
+               torch.ones(4), op=dist.ReduceOp.MAX if rank else dist.ReduceOp.SUM, group=group),
+           "all_reduce MAX"),
+    "call": (lambda rank, group: dist.barrier(group=group) if rank else dist.broadcast(
+                 torch.ones(4), src=0, group=group), "broadcast from 0"),
+    "end of a long list": (lambda rank, group: dist.all_reduce_coalesced(
+                               [torch.ones(4)] * 12 + [torch.ones(4 + rank)], group=group),
+                           "float32 x 4"),
+}  # fmt: skip
 
-    errors = by_hand(fn, 3)
-    assert "no error" not in errors
-    assert any(words in text for text in errors), errors
+
+@pytest.mark.parametrize("links", LINKS)
+def test_ranks_that_make_different_calls_say_what_the_other_did(links):
+    def fn(rank, world_size, device):
+        found = []
+        for mistake, _ in MISTAKES.values():
+            group = group_of(links, timeout=timedelta(seconds=3))
+            try:
+                mistake(rank, group)
+                dist.barrier(group=group)
+                found.append("no error")
+            except RuntimeError as error:
+                found.append(str(error))
+            dist.barrier()
+        return found
+
+    for name, *errors in zip(MISTAKES, *by_hand(fn, 3), strict=True):
+        assert "no error" not in errors, name
+        assert any(MISTAKES[name][1] in text for text in errors), (name, errors)
 
 
 @pytest.mark.parametrize("links", LINKS)

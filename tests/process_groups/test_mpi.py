@@ -37,26 +37,19 @@ def test_the_name_mpi_means_our_process_group_and_other_backends_keep_theirs():
 # Reductions
 
 
-@pytest.mark.parametrize(
-    ("dtype", "op", "words"),
-    [
+@in_ranks(2, "mpi")
+def test_what_mpi_cannot_reduce_is_refused_and_does_no_harm(rank, world_size, device):
+    for dtype, op, words in (
         (torch.int64, "AVG", "mpi has no AVG for torch.int64.*use SUM"),
         (torch.bool, "AVG", "mpi has no AVG for torch.bool"),
         (torch.float32, "BAND", "mpi has no BAND for torch.float32, only SUM, PRODUCT, MIN, MAX"),
         (torch.float8_e4m3fn, "SUM", "mpi cannot reduce torch.float8_e4m3fn, it only moves it"),
-    ],
-    ids=str,
-)
-def test_what_mpi_cannot_reduce_is_refused_and_does_no_harm(dtype, op, words):
-    def fn(rank, world_size, device):
+    ):
         x = torch.ones(4).to(dtype)
         with pytest.raises(ValueError, match=words):
             dist.all_reduce(x, op=getattr(dist.ReduceOp, op))
-        y = torch.ones(1)
-        dist.all_reduce(y)
-        return y.item()
-
-    assert mpi(fn, 2) == [2, 2]
+        dist.all_reduce(y := torch.ones(1))
+        assert y.item() == 2
 
 
 # Messages go from and to the tensor's own memory
@@ -87,35 +80,29 @@ def test_messages_go_from_tensor_to_tensor_without_a_copy():
     assert all(copies < 0.5 for copies in mpi(fn, 2, timeout=120))
 
 
-def test_memory_is_kept_until_a_call_that_nobody_waits_for_is_done():
-    def fn(rank, world_size, device):
-        if rank == 0:
-            for number in range(50):
-                # The Work and the tensor are dropped at once.
-                dist.isend(torch.full((1000,), float(number)), dst=1)
-            dist.barrier()
-            return None
+@in_ranks(2, "mpi")
+def test_memory_is_kept_until_a_call_that_nobody_waits_for_is_done(rank, world_size, device):
+    if rank == 0:
+        for number in range(50):
+            # The Work and the tensor are dropped at once.
+            dist.isend(torch.full((1000,), float(number)), dst=1)
+    else:
         received = [torch.empty(1000) for _ in range(50)]
         for x in received:
             dist.recv(x, src=0)
-        dist.barrier()
-        return [x.unique().tolist() for x in received]
-
-    assert mpi(fn, 2)[1] == [[float(number)] for number in range(50)]
+        assert [x.unique().tolist() for x in received] == [[float(number)] for number in range(50)]
+    dist.barrier()
 
 
 # Groups
 
 
-def test_a_group_can_be_made_by_its_members_alone():
-    def fn(rank, world_size, device):
-        if rank == 0:
-            return None
+@in_ranks(3, "mpi")
+def test_a_group_can_be_made_by_its_members_alone(rank, world_size, device):
+    if rank:
         group = dist.new_group([1, 2], use_local_synchronization=True)
         dist.all_reduce(x := torch.tensor([rank]), group=group)
-        return x.item()
-
-    assert mpi(fn) == [None, 3, 3]
+        assert x.item() == 3
 
 
 @in_ranks(3, "mpi")
