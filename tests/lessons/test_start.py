@@ -12,10 +12,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from lesson_source import Source
+from our_backends import needs_mpi
 from processes import finished, free_port, started
 from repository import ROOT
 
-from collectives.backends import availability as backends
 from collectives.course import files, mistakes
 from collectives.course.marks import mistake, needs
 from collectives.course.outcome import RankOutcome
@@ -34,9 +34,8 @@ PROGRAMS = dict(
     )
 )
 SHOWN = dict(re.findall(r"^```console\n\$ (.*?)\n(.*?)^```$", PROSE, re.M | re.S))
-MARKS = {"mpiexec": [pytest.mark.slow], "python": [pytest.mark.slow], "torchrun": []}
-if backends.missing_for_mpi() is not None:
-    MARKS["mpiexec"].append(pytest.mark.skip(reason="needs the extra torch-collectives[mpi]"))
+# The program that comes first, as a reader starts it first.
+QUICK = "torchrun --nproc-per-node 2 first_training.py"
 
 
 # The programs that the reader saves.
@@ -49,7 +48,14 @@ def test_the_first_training_is_the_file_in_examples():
 
 @pytest.mark.parametrize(
     "command",
-    [pytest.param(command, marks=MARKS[command.split()[0]]) for command in SHOWN],
+    [
+        pytest.param(
+            command,
+            marks=[pytest.mark.slow] * (command != QUICK)
+            + [needs_mpi] * command.startswith("mpiexec"),
+        )
+        for command in SHOWN
+    ],
     ids=[" ".join(command.split()[:2]) for command in SHOWN],
 )
 def test_a_command_prints_what_the_lesson_shows(command, tmp_path):
@@ -69,7 +75,7 @@ def test_a_command_prints_what_the_lesson_shows(command, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(backends.missing_for_mpi() is not None, reason="needs torch-collectives[mpi]")
+@needs_mpi
 def test_without_init_method_mpi_is_not_asked_as_the_lesson_says(tmp_path):
     program = PROGRAMS["mpi.py"].replace('init_method="mpi://"', "rank=0, world_size=0")
     (tmp_path / "mpi.py").write_text(program)
