@@ -7,14 +7,13 @@ import subprocess
 
 import pytest
 from machines import needs_a_lab, needs_slurm
+from our_backends import needs_mpi
 
 from collectives import Lab
-from collectives.backends.availability import missing_for_mpi
 from collectives.course import chapters
 from collectives.lab import slurm
 
 EXAMPLES = chapters.folder().parent / "examples"
-needs_mpi = pytest.mark.skipif(missing_for_mpi() is not None, reason=str(missing_for_mpi()))
 
 
 def commands(name):

@@ -19,6 +19,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from machines import needs_a_lab, needs_slurm
+from our_backends import needs_mpi
 from planted import Planted, unnoticed
 from processes import finished, free_port, started, wait_until
 from sklearn.datasets import load_digits
@@ -28,7 +29,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.functional import cross_entropy, gelu
 
 from collectives import Lab, launch
-from collectives.backends.availability import missing_for_mpi
 from collectives.course import chapters
 from collectives.lab import slurm
 
@@ -341,7 +341,7 @@ def test_it_trains_under_srun(command, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(missing_for_mpi() is not None, reason=str(missing_for_mpi()))
+@needs_mpi
 def test_it_trains_under_mpiexec(command, tmp_path):
     env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
     done = finished(f"mpiexec -n 2 python -u {command(1)}", cwd=tmp_path, env=env)
