@@ -3,13 +3,18 @@
 import contextlib
 import shutil
 import signal
+import time
+import types
 
 import pytest
+import torch
+import torch.distributed as dist
 from machines import needs_a_lab, needs_slurm
+from planted import Planted, unnoticed
 from processes import finished, free_port, started
 from repository import ROOT
 
-from collectives import Lab
+from collectives import Lab, launch
 from collectives.lab import slurm
 
 FILE = ROOT / "examples" / "weight_update.py"
@@ -75,6 +80,52 @@ def test_a_wrong_update_does_not_go_unnoticed(wrong, folder):
     if [one.returncode for one in ranks] == [0, 0]:
         with pytest.raises(AssertionError):
             check_versions("".join(stdout for stdout, _ in ended), 1)
+
+
+def updates(rank, n, device, texts):
+    """Runs in a rank: what is wrong with the order of events in an update by each program. The last
+    rank is slow.
+    """
+    store, told = dist.distributed_c10d._get_default_store(), []
+    for number, text in enumerate(texts):
+        program = {"__name__": "changed"}
+        exec(compile(text, FILE, "exec"), program)
+        program["BUCKET"] = 1  # each of the two tensors has a bucket of its own
+        old, sent = float(rank == 0), []
+        model = torch.nn.Linear(4, 2).requires_grad_(False)
+        for one in model.parameters():
+            one.fill_(old)
+
+        def broadcast(tensor, *, number=number, old=old, sent=sent, model=model, **options):
+            dist.broadcast(tensor, **options)
+            sent.append(all((one == old).all() for one in model.parameters()))
+            time.sleep(0.2 * (rank == n - 1))
+            store.add(f"came {number}", 1)
+
+        program["dist"] = types.SimpleNamespace(**vars(dist) | {"broadcast": broadcast})
+        program["update"](model, dist.group.WORLD)
+        came = store.add(f"came {number}", 0)
+        right = [*sent, came == 2 * n, *(bool((one == 1).all()) for one in model.parameters())]
+        told.append("" if all(right) else str(right))
+        dist.barrier()
+    return told
+
+
+def in_order(faults):
+    ranks = launch(updates, 3, args=([fault.text for fault in faults],), backend="gloo")
+    return ["\n".join(filter(None, said)) for said in zip(*ranks, strict=True)]
+
+
+BROADCAST = "dist.broadcast(spares[-1], src=0, group=group)"
+FAULTS = [
+    Planted(FILE, "dist.barrier(group)", "pass"),
+    Planted(FILE, BROADCAST, f"{BROADCAST}; as_bytes(bucket[0]).copy_(spares[-1])"),
+]
+
+
+def test_no_engine_takes_weights_before_all_have_them_and_the_test_would_notice_a_fault():
+    nothing = Planted(FILE, BROADCAST, BROADCAST)
+    assert unnoticed([nothing, *FAULTS], in_order) == {nothing: ""}
 
 
 @pytest.mark.slow
