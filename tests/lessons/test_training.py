@@ -6,13 +6,13 @@ import sys
 
 import pytest
 from lesson_source import QUICK, Source
+from machines import needs_a_lab
 from processes import started
 from repository import ROOT
 
 from collectives import Curve, digits, launch
 from collectives.course import chapters, data_set, files
 from collectives.course.results import table
-from collectives.lab import available
 from tools import training_table
 from tools.docs import SECTIONS
 
@@ -57,7 +57,7 @@ def test_a_validation_with_more_ranks_than_images_is_exact():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(available.missing() is not None, reason=str(available.missing()))
+@needs_a_lab
 def test_on_a_slow_network_many_buckets_are_faster_than_one():
     proof = SOURCES["training/buckets"].section("The proof")
     ((command, said),) = re.findall(r"^\$ (.*\\\n.*)\n(.*)$", proof, re.MULTILINE)
