@@ -168,7 +168,8 @@ class Joint:
 
     def stop_update(self, version, error):
         reason = str(error).splitlines()[0]
-        self.stop(f"version {version} has not come to all: has a rank died? ({reason})")
+        why = "has a rank died, or has the other job fewer --updates?"
+        self.stop(f"version {version} has not come to all: {why} ({reason})")
 
     def stop(self, why):
         print(f"{self.name}: {why}", file=sys.stderr, flush=True)

@@ -193,7 +193,7 @@ def test_an_engine_that_is_killed_ends_the_trainer_with_a_sentence(folder):
         engine.send_signal(signal.SIGKILL)
         status, said, _ = ends(trainer)
     assert status == 1
-    assert re.fullmatch(r"trainer: version \d+ has not come to all: has a rank died\? .*", said[0])
+    assert re.fullmatch(r"trainer: version \d+ has not come to all: has a rank died, .*", said[0])
 
 
 # The order of events in an update. The three ranks are threads, so a fault costs less than a second.
