@@ -44,8 +44,8 @@ tour: $(VENV)/installed
 	$(BIN) -m collectives run start all_reduce broadcast send_recv all_gather reduce_scatter \
 		training/data_parallel training/ddp
 
-# Half as many processes again as cores: about half of the time a test waits for ranks.
-WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
+# Twice as many processes as cores: about half of the time a test waits for ranks.
+WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 2 )))
 PYTEST = $(BIN) -m pytest -n $(WORKERS) --dist worksteal --durations=15
 
 test: $(VENV)/installed-for-tests
