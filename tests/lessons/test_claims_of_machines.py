@@ -150,7 +150,12 @@ VERSIONS = {  # in a ForkedLab, because these programs only meet at a store
         "[killed",
     ),
     "the group of the second attempt needs a new prefix": edit(
-        "machines/versions", "an_engine_dies", '"update 1, attempt 2"', '"update 1"', "[killed"
+        "machines/versions",
+        "an_engine_dies",
+        'update(group_of("update 1, attempt 2", members))',
+        # Who comes first reads what the others have left there in the first attempt.
+        'time.sleep(0.3 * rank)\nupdate(group_of("update 1", members))',
+        "[killed",
     ),
     "a rank that died is no member": edit(
         "machines/versions", "an_engine_dies", 'if store.check([f"alive/{one}"])', "", "[killed"

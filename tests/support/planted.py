@@ -62,12 +62,17 @@ class Planted(NamedTuple):
         return module
 
     def steps(self, module: ModuleType) -> list[Callable]:
-        """The step in whose cell the change is, or that `function` names; all if there is none."""
+        """The step that `function` names, or in whose cell the change is, if nothing else is there
+        that other steps may use; all if there is none.
+        """
         steps = [step for step in module.STEPS if not world_of(step).isolated]
         cells = re.split(r"^# %%.*\n", self.file.read_text("utf-8"), flags=re.MULTILINE)
         changed = "".join(cell for cell in cells if self.old in cell)
-        names = {self.function} if self.function else {*re.findall(r"^def (\w+)", changed, re.M)}
-        return [step for step in steps if step.__name__ in names] or steps
+        names = (
+            [self.function] if self.function else re.findall(r"^(?:def|class) (\w+)", changed, re.M)
+        )
+        chosen = [step for step in steps if step.__name__ in names]
+        return chosen if 0 < len(chosen) == len(names) else steps
 
 
 def unnoticed(
