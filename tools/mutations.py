@@ -35,7 +35,11 @@ ROOMS = [
     if (ROOT / "collectives" / path.name).is_dir()
 ]
 # The matrix asks backends by what lies in `semantics`, and its tests lie to it.
-ALSO = {"semantics": ["tests/matrix/test_matrix.py"]}
+# Exercises and what a run draws are in `course`.
+ALSO = {
+    "semantics": ["tests/matrix/test_matrix.py"],
+    "course": ["tests/exercises", "tests/pictures/test_views.py"],
+}
 LONGEST = 600.0  # seconds for the tests of a room without a fault
 PATIENCE = 3.0  # times as long they may take with one
 
