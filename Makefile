@@ -44,7 +44,7 @@ tour: $(VENV)/installed
 	$(BIN) -m collectives run start all_reduce broadcast send_recv all_gather reduce_scatter \
 		training/data_parallel training/ddp
 
-# Twice as many processes as cores: about half of the time a test waits for ranks.
+# A test also waits for ranks: with twice as many processes as cores, no core is idle meanwhile.
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 2 )))
 PYTEST = $(BIN) -m pytest -n $(WORKERS) --dist worksteal --durations=15
 
