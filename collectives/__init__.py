@@ -10,6 +10,8 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .semantics import torch_names as _torch_names
+
 if TYPE_CHECKING:  # The one list of the public names: type checkers read it, and so does _HOMES.
     from collectives.course.data_set import digits as digits
     from collectives.course.data_set import text as text
@@ -45,6 +47,8 @@ _HOMES = {
     for alias in node.names
 }
 __all__ = sorted(_HOMES)
+
+_torch_names.give()
 
 
 def __getattr__(name: str):

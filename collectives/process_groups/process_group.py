@@ -298,6 +298,13 @@ class PythonProcessGroup(dist.ProcessGroup):
         batch, self._batch = self._batch, None
         return _Batch(batch or [])
 
+    # What torch 2.9 to 2.12 call these methods.
+    _allgather_base = all_gather_single  # type: ignore[assignment]  # its parameters have other names
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+
 
 def _op(opts: Any) -> Any:
     return dist.ReduceOp.SUM if opts is None else opts.reduceOp

@@ -10,15 +10,13 @@ name.
 
 import atexit
 import contextlib
-import importlib.abc
-import importlib.util
 import json
 import os
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ..semantics.on_import import OnImport
 from . import call_log
 from .exit_hooks import ExitHooks
 from .rank_log import Log, write_error
@@ -38,7 +36,7 @@ class Recording:
         self.exits.install()
         atexit.register(self.end)  # now, so that it runs after all that the program registers
         c10d = {"torch.distributed.distributed_c10d": self._record}
-        sys.meta_path.insert(0, _Hook(c10d | self.exits.on_import))
+        OnImport(c10d | self.exits.on_import)
 
     def begin_in_rank(self, file: BinaryIO) -> None:
         """In a rank of `launch`: note its calls in the file."""
@@ -109,31 +107,3 @@ class Recording:
             self.log.last_answer()
         if self.folder:
             (self.folder / f"{os.getpid()}.raised").write_text(text)
-
-
-class _Hook(importlib.abc.MetaPathFinder):
-    """Does something to a module as soon as it has been loaded. `todo`: what, by its name."""
-
-    def __init__(self, todo: dict[str, Callable]):
-        self.todo = todo
-
-    def find_spec(self, name, path=None, target=None):
-        todo = self.todo.pop(name, None)
-        if todo is None:
-            return None
-        spec = (
-            importlib.util.find_spec(name)
-            if path is None
-            else importlib.machinery.PathFinder.find_spec(name, path)
-        )
-        if spec is None or spec.loader is None:
-            return None
-        load = spec.loader.exec_module
-
-        def exec_module(module):
-            load(module)
-            with contextlib.suppress(Exception):
-                todo(module)
-
-        spec.loader.exec_module = exec_module
-        return spec

@@ -72,13 +72,17 @@ class Recorder:
         self.work_types: set[type] = set()  # those that are wrapped
 
     def install(self) -> None:
+        """Wrap what is not wrapped yet: an older torch may get names later. See torch_names."""
         for name in (*BY_NAME, "batch_isend_irecv"):
-            if (real := getattr(c10d, name, None)) is not None:  # an older torch lacks some
+            real = getattr(c10d, name, None)  # an older torch lacks some
+            if real is not None and not hasattr(real, "recorder"):
                 wrapper = self._wrap(name, real) if name in BY_NAME else self._wrap_batch(real)
+                wrapper.recorder = self  # type: ignore[attr-defined]
                 for module in (c10d, dist):
                     if module.__dict__.get(name) is real:
                         self._replace(module, name, wrapper)
-        self._wrap_work(c10d.Work)
+        if c10d.Work not in self.work_types:
+            self._wrap_work(c10d.Work)
 
     def detach(self, sink: Sink) -> None:
         """The sink gets no more calls. Without sinks, torch is as it was."""
@@ -134,7 +138,6 @@ class Recorder:
                 noted.sink.done(noted.number, given)
             return result
 
-        wrapper.recorder = self  # type: ignore[attr-defined]
         return wrapper
 
     def _wrap_batch(self, real: Callable) -> Callable:
