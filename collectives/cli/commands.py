@@ -1,5 +1,6 @@
 """The command line: its commands, of which `list` and `env` are here."""
 
+import os
 import sys
 from typing import Annotated
 
@@ -72,7 +73,11 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    pass
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        fault = ValueError("the current folder is gone: change to one that exists.")
+        raise typer.Exit(terminal.failed("collectives", fault)) from None
 
 
 @app.command("list")

@@ -67,7 +67,7 @@ def run(
 ) -> int:
     """Run lessons, each step in a world of ranks, and say how each step ended.
 
-    By name the lessons come from the checkout that you stand in, else from the installed package.
+    By name the lessons come from the installed package, or the checkout in COLLECTIVES_CHECKOUT.
     Under torchrun (torchrun --nproc-per-node 4 -m collectives run all_reduce) the world is
     torchrun's, and rank 0 prints.
     """

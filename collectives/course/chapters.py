@@ -6,6 +6,7 @@ lessons are in lessons/ itself, and `order`, the reading order of the chapters. 
 `order` does not name comes last. This module imports no torch: `collectives list` is quick.
 """
 
+import os
 import re
 import tomllib
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ from pathlib import Path
 from collectives.words import did_you_mean
 
 _PACKAGE = Path(__file__).parents[1]
+
+# The variable that names a checkout, in the place of the package's own.
+CHECKOUT = "COLLECTIVES_CHECKOUT"
 
 
 @dataclass(frozen=True)
@@ -57,19 +61,17 @@ class Chapter:
         return [lesson.name for lesson in self.lessons]
 
 
-def folder(start: Path | None = None) -> Path:
-    """The folder lessons/ of the checkout around `start` (default: the current folder).
+def folder() -> Path:
+    """The folder lessons/ of this package: that in its wheel, or that of its checkout.
 
-    Outside a checkout: the lessons in the wheel, or, in an editable install, those beside the
-    package. ValueError if the current folder has been removed.
+    COLLECTIVES_CHECKOUT=DIR names another checkout. ValueError if it is none. Nobody is asked where
+    he stands: lessons and exercises are executed, and a folder above may be a stranger's.
     """
-    try:
-        start = (start or Path.cwd()).resolve()
-    except FileNotFoundError:
-        raise ValueError("the current folder is gone: change to one that exists.") from None
-    for parent in (start, *start.parents):
-        if (parent / "lessons" / "chapter.toml").is_file():
-            return parent / "lessons"
+    if chosen := os.environ.get(CHECKOUT):
+        lessons = Path(chosen, "lessons")
+        if not (lessons / "chapter.toml").is_file():
+            raise ValueError(f"{CHECKOUT}={chosen} is no checkout: it has no lessons/chapter.toml.")
+        return lessons.resolve()
     installed = _PACKAGE / "_course" / "lessons"
     return installed if installed.is_dir() else _PACKAGE.parent / "lessons"
 

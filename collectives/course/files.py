@@ -97,10 +97,14 @@ def imports_from(folder: Path) -> Iterator[None]:
 
 
 def import_modules_of_notebook() -> None:
-    """In notebooks/NAME, let `import model` load lessons/NAME/model.py, as in the lesson."""
-    lessons, here = chapters.folder(), Path.cwd().resolve()
-    if here.is_relative_to(lessons.parent / "notebooks"):
-        sys.path.insert(0, str(lessons / here.relative_to(lessons.parent / "notebooks")))
+    """In notebooks/NAME, let `import model` load model.py of our lessons/NAME, as in the lesson.
+
+    Of the notebook's own checkout nothing is loaded, unless it is that of this package.
+    """
+    here = Path.cwd()
+    chapter = chapters.folder() / here.name
+    if here.parent.name == "notebooks" and chapter.is_dir():
+        sys.path.insert(0, str(chapter))
 
 
 def load(path: Path) -> ModuleType:

@@ -13,6 +13,7 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
+from collectives.launcher import server
 from collectives.launcher.rank_spec import RankSpec
 
 NAME = "collectives-rank-"
@@ -86,7 +87,7 @@ class Child:
         """Start the process; None if the launch has ended before that."""
         from collectives.launcher import rank
 
-        with starting, _without_main():
+        with starting, _without_main(), server.safe_path():
             if self.ended:
                 return None
             arguments = self.spec, *self.rank_ends

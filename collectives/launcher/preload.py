@@ -22,6 +22,11 @@ import psutil
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
+from collectives.launcher.server import SAFE_PATH  # noqa: E402
+
+if SAFE_PATH in os.environ.items():  # it is not for what the forks start
+    del os.environ[SAFE_PATH[0]]
+
 import collectives.launcher.rank  # noqa: E402
 import collectives.recording.record  # noqa: E402, F401
 

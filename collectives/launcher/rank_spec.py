@@ -22,7 +22,7 @@ from typing import IO, Any
 import cloudpickle
 
 from collectives.backends import availability
-from collectives.launcher.server import default_start_method
+from collectives.launcher.server import SAFE_PATH, default_start_method
 from collectives.launcher.world import World
 from collectives.process_groups.mpi import pmi
 from collectives.recording import stack
@@ -112,6 +112,8 @@ def for_shared_rank(world: World, store: tuple[str, int, str]) -> RankSpec:
 
 def _environ(world: World) -> dict[str, str]:
     own = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+    if SAFE_PATH in own.items():  # another thread is starting a rank
+        del own[SAFE_PATH[0]]
     sizes = {"WORLD_SIZE": str(world.nproc), "LOCAL_WORLD_SIZE": str(world.ranks_here)}
     return own | sizes | world.environment
 

@@ -1,13 +1,21 @@
 """Start the fork server: the process that imports torch once and forks each rank."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import sys
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 _preloaded: list[str] = []
 _LAUNCHERS = {"TORCHELASTIC_RUN_ID", "PMI_RANK", "OMPI_COMM_WORLD_RANK"}
+
+
+# Any text switches it on; by this one a process knows that nobody else has.
+SAFE_PATH = "PYTHONSAFEPATH", "while collectives starts a process"
+_lock, _starts = threading.Lock(), 0
 
 
 def default_start_method() -> str:
@@ -19,6 +27,38 @@ def preload(module: str) -> None:
     _preloaded.append(module)
 
 
+@contextlib.contextmanager
+def safe_path() -> Iterator[None]:
+    """What multiprocessing starts inside does not look for its modules in the current folder.
+
+    It starts `python -c`, which looks there first until it has our sys.path: a torch.py that lies
+    there, be it a stranger's, would run. If this process itself looks there first, so may that.
+    """
+    global _starts
+    if _looks_here_first():
+        yield
+        return
+    with _lock:  # not while something starts, which may take long
+        _starts += 1
+        if not os.environ.get(SAFE_PATH[0]):
+            os.environ.update([SAFE_PATH])
+    try:
+        yield
+    finally:
+        with _lock:
+            _starts -= 1
+            if not _starts and SAFE_PATH in os.environ.items():
+                del os.environ[SAFE_PATH[0]]
+
+
+def _looks_here_first() -> bool:
+    try:
+        return os.path.samefile(sys.path[0] or os.curdir, os.curdir)
+    except (OSError, LookupError):
+        return False
+
+
+@safe_path()
 def start_server(modules: tuple[str, ...] = ()) -> None:
     """Start the fork server and return at once. It imports torch while the caller goes on.
 

@@ -91,7 +91,7 @@ def test_a_machine_without_loopback_is_told_in_one_sentence_before_anything_runs
     assert len(result.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("words", ["run all_reduce", "list"])
+@pytest.mark.parametrize("words", ["run all_reduce", "list", "practice", "matrix --quick"])
 def test_a_folder_that_is_gone_is_told_in_one_sentence(words, tmp_path, monkeypatch):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")

@@ -13,7 +13,7 @@ from processes import finished
 
 from collectives import launch
 from collectives.backends import availability
-from collectives.course import files
+from collectives.course import chapters, files
 from tools import notebooks
 
 LESSON = '''\
@@ -87,10 +87,10 @@ TABLES = {
 }
 
 
-def printed(*command, folder: Path) -> str:
+def printed(*command, folder: Path, **environ: str) -> str:
     """What a command prints that is started in this folder."""
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    done = finished(command, cwd=folder, env=as_root)
+    done = finished(command, cwd=folder, env=as_root | environ)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -118,19 +118,20 @@ def test_a_door_runs_it(lesson, tmp_path, door):
 
 
 @pytest.mark.slow
-def test_the_command_lists_and_runs_both_chapters_in_one_process(checkout):
-    command = [sys.executable, "-m", "collectives"]
-    listed = printed(*command, "list", folder=checkout)
+def test_the_command_lists_and_runs_both_chapters_in_one_process(checkout, tmp_path):
+    named = {"folder": tmp_path, chapters.CHECKOUT: str(checkout)}
+    listed = printed("collectives", "list", **named)
     assert listed == (
         "second: A chapter of tripled\n  second/tripled  Every rank multiplies its number.\n\n"
         "first: A chapter of doubled\n  first/doubled   Every rank multiplies its number.\n"
     )
-    text = printed(*command, "run", "first", "second/tripled", "-n", 2, folder=checkout)
+    text = printed("collectives", "run", "first", "second/tripled", "-n", 2, **named)
     assert text.startswith(TABLES["doubled"] + TABLES["tripled"])
 
 
 @pytest.mark.slow
-def test_a_notebook_runs_it_in_its_own_folder(lesson):
+def test_a_notebook_runs_it_in_its_own_folder(lesson, checkout, monkeypatch):
+    monkeypatch.setenv(chapters.CHECKOUT, str(checkout))
     notebook = asyncio.run(notebooks.executed(lesson))
     text = "".join(output.text for cell in notebook.cells for output in cell.get("outputs", ()))
     assert "  3     [9.0, 9.0]  3.0\n" in text

@@ -205,22 +205,19 @@ def test_a_lesson_does_not_stay_among_the_modules(mine):
     assert "mine" not in sys.modules
 
 
-def test_lessons_come_from_the_checkout_that_one_stands_in_not_from_another_project(
-    tmp_path, monkeypatch
-):
-    inside = tmp_path / "lessons" / "deeper"
-    inside.mkdir(parents=True)
-    monkeypatch.chdir(inside)
-    assert chapters.folder() != tmp_path / "lessons"
-    (tmp_path / "lessons" / "chapter.toml").touch()
-    assert chapters.folder() == tmp_path / "lessons"
-
-
-def test_outside_a_checkout_the_lessons_of_the_wheel_come_first_then_those_beside_the_package(
-    tmp_path, monkeypatch
-):
+def test_the_lessons_of_the_wheel_come_first_then_those_beside_the_package(tmp_path, monkeypatch):
     monkeypatch.setattr(chapters, "_PACKAGE", tmp_path / "collectives")
-    assert chapters.folder(tmp_path) == tmp_path / "lessons"
+    assert chapters.folder() == tmp_path / "lessons"
     installed = tmp_path / "collectives" / "_course" / "lessons"
     installed.mkdir(parents=True)
-    assert chapters.folder(tmp_path) == installed
+    assert chapters.folder() == installed
+
+
+def test_another_checkout_is_taken_if_it_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(chapters.CHECKOUT, ".")
+    said = collectives("list").stderr
+    assert said.endswith("COLLECTIVES_CHECKOUT=. is no checkout: it has no lessons/chapter.toml.\n")
+    (tmp_path / "lessons").mkdir()
+    (tmp_path / "lessons" / "chapter.toml").touch()
+    assert chapters.folder() == tmp_path / "lessons"

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from collectives import Lab
 from collectives.cli import app
-from collectives.course import files
+from collectives.course import chapters, files
 from collectives.lab import slurm
 
 PAGE = (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8")
@@ -200,7 +200,7 @@ def test_where_all_machines_reach_each_other_the_lessons_and_the_matrix_run(
     )
     for name in ("all_reduce", "new_group"):
         shutil.copy(files.find(name), lessons)
-    monkeypatch.chdir(tmp_path)  # the lessons are those of the folder in which one stands
+    monkeypatch.setenv(chapters.CHECKOUT, str(tmp_path))
     lab.save("collectives_with_few_cells.py", FEW_CELLS)
     command = on_a_new_cluster.replace(
         "-m collectives", "/run/shared/collectives_with_few_cells.py"

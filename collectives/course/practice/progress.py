@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -151,12 +152,35 @@ def start(folder: Path) -> Progress:
 
 
 def find(start: Path | None = None) -> Progress:
-    """That of the current folder, or of one above it. ValueError if there is none."""
+    """That of the current folder, or of one above it. ValueError if there is none.
+
+    What is in there is executed. So a folder above is taken only if all of it is this user's: who
+    stands below a stranger's folder, as in one for temporary files, has not asked for it.
+    """
     here = (start or Path.cwd()).resolve()
     for folder in (here, *here.parents):
-        if (folder / _FILE).is_file() and any((*folder.glob("*.py"), *folder.glob("*/*.py"))):
-            return Progress(folder, *_read(folder / _FILE))
+        if not (folder / _FILE).is_file() or not _has_exercises(folder):
+            continue
+        content = [folder, *folder.glob("*"), *folder.glob("*/*")]
+        if folder != here and (stranger := next(filter(_is_a_strangers, content), None)):
+            raise ValueError(
+                f"the exercises in {folder} are left alone, because you are below that folder and "
+                f"{stranger} is another user's. If you trust it: cd {shlex.quote(str(folder))}"
+            )
+        return Progress(folder, *_read(folder / _FILE))
     raise ValueError(
         "there are no exercises here: copy them with `collectives practice start FOLDER`, "
         "then `cd FOLDER`."
     )
+
+
+def _has_exercises(folder: Path) -> bool:
+    return any((*folder.glob("*.py"), *folder.glob("*/*.py")))
+
+
+def _is_a_strangers(path: Path) -> bool:
+    """A link is what it points at. What is not there, as behind an editor's lock, cannot run."""
+    try:
+        return path.stat().st_uid != os.getuid()
+    except OSError:
+        return False
