@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from collectives.process_groups.interfaces import LOOPBACK
+from collectives.process_groups.mpi import installation
 from collectives.words import did_you_mean
 
 # Since this version several ranks may share a GPU if NCCL_MULTI_RANK_GPU_ENABLE=1 (release notes of
@@ -63,10 +64,10 @@ def _gloo_missing(device: str, nproc: int) -> str | None:
 
 
 def missing_for_mpi() -> str | None:
-    """What our MPI backend lacks on this machine, or None. Does not start MPI."""
-    if importlib.util.find_spec("mpi4py") is None:
-        return "mpi4py"
-    return None if mpiexec() else "mpiexec"
+    """Why our MPI backend cannot run on this machine, or None. Does not start MPI."""
+    if importlib.util.find_spec("mpi4py") and not mpiexec():
+        return f"mpi needs mpiexec, which is not here: {installation.CURE}"
+    return installation.fault()
 
 
 def mpiexec() -> str | None:
@@ -75,10 +76,7 @@ def mpiexec() -> str | None:
 
 
 def _mpi_missing(device: str, nproc: int) -> str | None:
-    if missing := missing_for_mpi():
-        cure = "pip install 'torch-collectives[mpi]' brings it"
-        return f"mpi needs {missing}, which is not here: {cure}"
-    return None
+    return missing_for_mpi()
 
 
 def _by_hand_missing(device: str, nproc: int) -> str | None:
@@ -183,9 +181,13 @@ def devices_of(backend: str) -> tuple[str, ...]:
 
 
 def modules(names: list[str] | None = None) -> tuple[str, ...]:
-    """What ranks of these backends import; by default of all that we know."""
+    """What ranks of these backends import; by default of all that we know. Not of what is missing:
+    the import could end the fork server.
+    """
     chosen = BACKENDS if names is None else [name.lower() for name in names]
-    return tuple(module for name in chosen if name in BACKENDS for module in BACKENDS[name].modules)
+    own = [BACKENDS[name] for name in chosen if name in BACKENDS and BACKENDS[name].group]
+    here = [backend for backend in own if not backend.missing(backend.devices[0], 1)]
+    return tuple(module for backend in here for module in backend.modules)
 
 
 def choose(backend: str | None, device: str | None, nproc: int) -> tuple[str, str]:

@@ -2,7 +2,6 @@
 
 import datetime
 import functools
-import importlib.util
 import ipaddress
 import os
 import re
@@ -11,6 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import psutil
+
+from collectives.process_groups.mpi import installation
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -173,12 +174,12 @@ def _worker(launcher: str, rank: str, size: str) -> Worker:
 
 
 def _slurm_worker() -> Worker:
-    has_mpi = any(rank in os.environ for rank, _ in _MPI.values())
+    is_offered = any(rank in os.environ for rank, _ in _MPI.values())
     world_size = _number("SLURM_STEP_NUM_TASKS", 1)
     tasks = _tasks(_text("SLURM_STEP_TASKS_PER_NODE"))
-    # Some clusters offer MPI to every step. A program that has no MPI uses a store.
+    # Some clusters offer MPI to every step. A program that cannot load it uses a store.
     return Worker(
-        "srun --mpi" if has_mpi and importlib.util.find_spec("mpi4py") else "srun",
+        "srun --mpi" if is_offered and installation.fault() is None else "srun",
         _number("SLURM_PROCID", 0, world_size),
         world_size,
         _number("SLURM_LOCALID"),

@@ -355,9 +355,7 @@ def test_rank_in_the_environment_without_a_launcher_says_so(monkeypatch):
         launch(works, 1)
 
 
-@pytest.mark.parametrize("missing", ["mpi4py", "mpiexec"])
-def test_without_mpi_the_error_says_which_extra_to_install(monkeypatch, missing):
-    monkeypatch.setattr("collectives.backends.availability.missing_for_mpi", lambda: missing)
-    message = rf"mpi needs {missing}, which is not here: pip install 'torch-collectives\[mpi\]'"
-    with pytest.raises(ValueError, match=message):
+def test_without_mpi_the_error_says_why(monkeypatch):
+    monkeypatch.setattr("collectives.backends.availability.missing_for_mpi", lambda: "mpi needs x")
+    with pytest.raises(ValueError, match="backend='mpi' cannot run here: mpi needs x"):
         launch(works, 2, backend="mpi")

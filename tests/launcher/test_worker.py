@@ -1,6 +1,5 @@
 """What its environment says of a worker, and how workers meet. Real steps: test_clusters.py."""
 
-import importlib.util
 import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ import torch.distributed as dist
 
 from collectives.launcher import reach
 from collectives.launcher.worker import Worker, launcher_store, launcher_worker
+from collectives.process_groups.mpi import installation
 
 # Rank 5 of srun -N 3 -n 7 on this cluster.
 STEP = {
@@ -139,8 +139,8 @@ def test_a_worker_behind_a_shell_is_one_and_what_a_worker_starts_is_none(
 
 
 @pytest.mark.parametrize("has_mpi", [True, False])
-def test_a_step_with_mpi_uses_it_where_it_is_installed(worker, monkeypatch, has_mpi):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: has_mpi or None)
+def test_a_step_with_mpi_uses_it_where_it_can_be_loaded(worker, monkeypatch, has_mpi):
+    monkeypatch.setattr(installation, "fault", lambda: None if has_mpi else "no libmpi")
     found = worker(**PMI)
     assert found.launcher == ("srun --mpi" if has_mpi else "srun")
     assert found.backend == ("mpi" if has_mpi else None)
