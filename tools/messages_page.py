@@ -1,29 +1,41 @@
 """The page of messages, docs/messages.md, from messages.toml."""
 
 import re
-from collections.abc import Iterable
 
 from collectives.diagnosis.log.messages import Message, table
 
 _TORCH = "https://github.com/pytorch/pytorch/blob/v2.13.0/"
 
 
+# By what a reader sees, in the order of messages.toml.
+_CHAPTERS = {
+    "start": "At the start: the ranks meet",
+    "gloo": "In a call: gloo and the store",
+    "nccl": "In a call: NCCL and CUDA",
+    "model": "In the model: DDP, FSDP, DTensor, DeepSpeed",
+    "machine": "From the machine: memory, files, DataLoader",
+    "launcher": "From the launcher: torchrun, Slurm, Ray, engines",
+    "end": "At the end",
+}
+
+
 def entries() -> str:
-    messages = table()
-    return "\n\n".join(
-        [
-            _contents(messages),
-            "## From runs without a GPU",
-            *(_entry(message) for message in messages if message.program),
-            "## Of NCCL and CUDA",
-            "These need GPUs, and were not run here. The text stands in the file that is named.",
-            *(_entry(message) for message in messages if message.source),
-        ]
-    )
+    by_chapter = {
+        title: [message for message in table() if message.seen == seen]
+        for seen, title in _CHAPTERS.items()
+    }
+    parts = [_contents(by_chapter)]
+    for title, messages in by_chapter.items():
+        parts += [f"## {title}", *map(_entry, messages)]
+    return "\n\n".join(parts)
 
 
-def _contents(messages: Iterable[Message]) -> str:
-    return "\n".join(f"- [{_code(one.message)}](#{_anchor(one.message)})" for one in messages)
+def _contents(by_chapter: dict[str, list[Message]]) -> str:
+    lines = []
+    for title, messages in by_chapter.items():
+        lines += [f"- [{title}](#{_anchor(title)})"]
+        lines += [f"  - [{_code(one.message)}](#{_anchor(one.message)})" for one in messages]
+    return "\n".join(lines)
 
 
 def _anchor(heading: str) -> str:
@@ -36,8 +48,10 @@ def _code(text: str) -> str:
 
 
 def _entry(message: Message) -> str:
+    also = f"Also: {', '.join(map(_code, message.also))}." if message.also else ""
     parts = [
         f"### {_code(message.message)}",
+        *([also] if also else []),
         message.means,
         f"**Which rank?** {message.rank}",
         f"**What to do.** {message.cure}",

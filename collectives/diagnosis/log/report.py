@@ -6,8 +6,9 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from collectives.diagnosis.log import dump
-from collectives.diagnosis.log.messages import Logs, Sighting
+from collectives.diagnosis.log import dump, verdict
+from collectives.diagnosis.log.job import Logs
+from collectives.diagnosis.log.messages import MOST, Sighting
 from collectives.words import ranks
 
 _PAGE = "docs/messages.md"
@@ -32,10 +33,10 @@ def report(names: Iterable[str]) -> tuple[str, bool]:
             except ValueError as error:
                 raise ValueError(f"{name} {error}") from None
     texts = _of_logs(logs) if logs.names else []
-    verdict = dump.verdict(dumps) if dumps else None
-    if verdict is not None:
-        texts.append(verdict.says)
-    return "\n\n".join(texts), verdict is not None and verdict.kind == "ok" and not logs.names
+    of_dumps = dump.verdict(dumps) if dumps else None
+    if of_dumps is not None:
+        texts.append(of_dumps.says)
+    return "\n\n".join(texts), of_dumps is not None and of_dumps.kind == "ok" and not logs.names
 
 
 def _files(given: str) -> list[str]:
@@ -58,32 +59,56 @@ def _opened(name: str):
 
 
 def _of_logs(logs: Logs) -> list[str]:
-    if not logs.sightings:
-        names = ", ".join(logs.names)
-        return [f"{names}: nothing there is a message that {_PAGE} explains."]
+    seen = logs.in_order()
+    headlines = verdict.headlines(logs)
+    if not seen and not headlines:
+        return [_nothing(logs)]
     several = len(logs.names) > 1
-    return [*logs.watchdog.verdicts(), *(_of_message(one, several) for one in logs.in_order())]
+    causes = [one for one in seen if one.message.kind == "cause"]
+    told = causes if causes or verdict.has_cause(logs) else seen
+    texts = [*headlines, *(_of_message(one, logs, several) for one in told)]
+    if rest := [one for one in seen if one not in told]:
+        texts.append(
+            "\n".join(["also there, and mostly not the cause:", *_short(rest, logs, several)])
+        )
+    return texts
 
 
-def _of_message(sighting: Sighting, several: bool) -> str:
+def _nothing(logs: Logs) -> str:
+    names = ", ".join(logs.names)
+    strange = [f"{name} {why}." for name, why in logs.strange.items()]
+    text = f"{names}: no traceback is there, and no message that {_PAGE} explains."
+    return "\n".join([text, *strange])
+
+
+def _of_message(sighting: Sighting, logs: Logs, several: bool) -> str:
     message = sighting.message
+    is_other = sighting.wording != message.message
+    heading = f', "{message.message}"' if is_other else ""
     return "\n".join(
         [
-            f'"{message.message}"',
-            f"  {_where(sighting, several)}",
+            f'"{sighting.wording}"',
+            f"  {_where(sighting, logs, several)}",
             f"  meaning  {message.means}",
             f"  look at  {message.rank}",
             f"  cure     {message.cure}",
-            f"  more     lesson {message.lesson}, {_PAGE}",
+            f"  more     lesson {message.lesson}, {_PAGE}{heading}",
         ]
     )
 
 
-def _where(sighting: Sighting, several: bool) -> str:
+def _short(seen: Iterable[Sighting], logs: Logs, several: bool) -> list[str]:
+    return [f'  "{one.wording}"  {_where(one, logs, several)}' for one in seen]
+
+
+def _where(sighting: Sighting, logs: Logs, several: bool) -> str:
     """`several`: logs were read, so the name of this one is needed."""
     lines = f"line {sighting.line}" + (f" of {sighting.log}" if several else "")
     if sighting.count > 1:
-        lines = f"{sighting.count} lines, the first is {lines}"
-    written = [ranks(sighting.ranks)] if sighting.ranks else []
+        many = f"{sighting.count} lines" if sighting.count < MOST else f"{MOST} lines or more"
+        lines = f"{many}, the first is {lines}"
+    numbers, labels = verdict.as_ranks(logs, sighting)
+    written = [ranks(numbers)] if numbers else []
     written += [f"local {ranks(sighting.local_ranks)}"] if sighting.local_ranks else []
+    written += sorted(labels)[:8]
     return f"{lines}; {' and '.join(written)}" if written else lines

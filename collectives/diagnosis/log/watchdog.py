@@ -1,7 +1,8 @@
 """What NCCL's watchdog wrote of each rank -> which rank did not join which call. Pure."""
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -9,30 +10,45 @@ from collectives.diagnosis.rules.compare import minority
 from collectives.diagnosis.rules.report import against, write
 from collectives.words import ranks
 
+# torch 2.0 may leave out the number, and writes no sizes.
 _TIMEOUT = re.compile(
-    r"\[Rank \d+\] Watchdog .*?SeqNum=(\d+), OpType=(\w+)(?:, (\S[^()]{0,100}?))?, Timeout\(ms\)="
+    r"(?:\[Rank (?P<rank>\d{1,6})\] )?Watchdog .{0,200}?WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?"
+    r"OpType=(?P<op>\w+)(?:, (?P<sizes>\S[^()]{0,100}?))?, Timeout\(ms\)="
 )
 # The sequence id stands only in what a rank writes whose call timed out. A rank that is told by
 # another one to dump writes the same without it.
 _STATUS = re.compile(
-    r"\[PG(?: ID)? (?P<id>\d+)(?: PG GUID (?P<guid>\S+))? Rank (?P<rank>\d{1,6})\]"
-    r".*?(?:at work(?: sequence id)?: (?P<seq>\d+).*?)?"
+    r"\[PG(?: ID)? (?P<id>\d+)(?: PG GUID (?P<guid>[^]() ]*))? ?(?P<desc>\([^]]{0,100}\))? "
+    r"Rank (?P<rank>\d{1,6})\]"
+    r".*?(?:\bat (?:NCCL )?work(?: sequence id)?: (?P<seq>\d+).*?)?"
     r"\blast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+),"
     r".*?\blast completed (?:NCCL )?work: (?P<completed>-?\d+)",
     re.IGNORECASE,
 )
+_UNKNOWN_SIZE = "18446744073709551615"  # -1, of a call that is several calls
 # A log of more lines than this is none of torch.
-_MOST = 100_000
+_MOST = 10_000
+
+# In all other calls each rank needs all others, and none can be done before all have come.
+_SOME_MAY_BE_DONE = {"BROADCAST", "REDUCE", "GATHER", "SCATTER", "COALESCED", "UNKNOWN"}
+_MESSAGES = {"SEND", "RECV"}
+_EQUAL_SIZES = {"ALLREDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "BROADCAST", "REDUCE"}
 
 
 class _TimedOut(NamedTuple):
-    """A call that timed out, as NCCL writes it: ALLREDUCE and NumelIn=4, NumelOut=4."""
+    """A call that timed out, as NCCL writes it: ALLREDUCE, 7 and NumelIn=4, NumelOut=4."""
 
     op: str
+    seq: int | None
     sizes: str | None
 
     def __str__(self) -> str:
-        return f"{self.op}({self.sizes})" if self.sizes else self.op
+        sizes = f"({self.sizes})" if self.sizes and _UNKNOWN_SIZE not in self.sizes else ""
+        return f"{self.op}{sizes}" + ("" if self.seq is None else f" #{self.seq}")
+
+    @property
+    def compared(self) -> tuple[str, str | None]:
+        return self.op, self.sizes if self.op in _EQUAL_SIZES else None
 
 
 @dataclass(frozen=True)
@@ -45,69 +61,151 @@ class _Status:
 
 
 @dataclass
+class _Group:
+    """`statuses`: by rank. `numbers`: by rank, its number in the group."""
+
+    name: str
+    statuses: dict[int, _Status] = field(default_factory=dict)
+    numbers: dict[int, int] = field(default_factory=dict)
+
+    def failed(self) -> dict[int, int]:
+        return {rank: one.failed for rank, one in self.statuses.items() if one.failed is not None}
+
+    @property
+    def is_world(self) -> bool:
+        is_default = self.name == "0" or self.name.endswith("(default_pg)")
+        return is_default and all(rank == number for rank, number in self.numbers.items())
+
+    @property
+    def is_several(self) -> bool:
+        """Whether groups share the name, as each process of an old torch counts its own."""
+        return max(Counter(self.numbers.values()).values()) > 1
+
+
+@dataclass
 class Watchdog:
-    """The lines of one log. `calls`: by rank and number, the call that timed out."""
+    """The lines of one job. `calls`: by rank, those that timed out, in order."""
 
-    calls: dict[tuple[int, int], _TimedOut] = field(default_factory=dict)
-    groups: dict[str, dict[int, _Status]] = field(default_factory=lambda: defaultdict(dict))
+    calls: dict[int, list[_TimedOut]] = field(default_factory=lambda: defaultdict(list))
+    groups: dict[str, _Group] = field(default_factory=dict)
     noted: int = 0
+    first: tuple[str, int] | None = None  # the log and the number of the first line
 
-    def note(self, line: str, rank: int | None) -> None:
-        """`rank`: the global one that wrote the line, where its prefix tells."""
-        if self.noted >= _MOST:
-            return
-        if rank is not None and (found := _TIMEOUT.search(line)):
-            seq, op, sizes = found.groups()
-            self.calls[rank, int(seq)] = _TimedOut(op, sizes)
-            self.noted += 1
-        elif found := _STATUS.search(line):
-            of_group = self.groups[found["guid"] or found["id"]]
-            rank = int(found["rank"]) if rank is None else rank
-            failed = of_group[rank].failed if rank in of_group else None
-            failed = int(found["seq"]) if found["seq"] else failed
-            of_group[rank] = _Status(failed, int(found["enqueued"]), int(found["completed"]))
-            self.noted += 1
+    @property
+    def is_full(self) -> bool:
+        return self.noted >= _MOST
 
-    def verdicts(self) -> list[str]:
-        """One of each group in which a call timed out."""
-        found = [self._verdict(name) for name, group in self.groups.items() if _failed(group)]
-        return found or ([self._of_calls()] if self.calls else [])
-
-    def _of_calls(self) -> str:
-        """What calls alone tell, since they do not name their group: the first of each rank."""
-        calls = {
-            rank: (f"in {call} #{seq}", "") for (rank, seq), call in reversed(self.calls.items())
-        }
-        note = "the log does not name their group: look first at the ranks that it says nothing of"
-        return write(f"timeout: {ranks(calls)} waited too long", calls, [note])
-
-    def _verdict(self, name: str) -> str:
-        group = self.groups[name]
-        seq = min(_failed(group).values())
-        joined = {rank: one for rank, one in group.items() if one.enqueued >= seq}
-        absent = group.keys() - joined.keys()
-        calls = {rank: self.calls[rank, seq] for rank in joined if (rank, seq) in self.calls}
-        op = max((call.op for call in calls.values()), default="call")
-        call = f"{op} #{seq} of group {name}"
-        is_world = name == "0" or name.endswith("(default_pg)")
-        silent = set(range(max(group))) - group.keys() if is_world else set()
-        notes = [f"{ranks(silent)} wrote nothing about this group"] if silent else []
-        if absent:
-            headline = f"hang: {ranks(absent)} never joined {call}"
-        elif len(set(calls.values())) > 1:
-            differing = against(minority(calls), calls)
-            headline = f"mismatch: different calls as #{seq} of group {name}: {differing}"
+    def note(self, text: str, rank: int | None) -> bool:
+        """`rank`: the global one that wrote the line, where its prefix tells. False: not known."""
+        if self.is_full:
+            return True
+        if found := _TIMEOUT.search(text):
+            rank = int(found["rank"]) if rank is None and found["rank"] else rank
+            if rank is not None:
+                seq = int(found["seq"]) if found["seq"] else None
+                call = _TimedOut(found["op"], seq, found["sizes"])
+                self.calls[rank] += [call] if call not in self.calls[rank] else []
+        elif found := _STATUS.search(text):
+            self._note_status(found, rank)
         else:
-            headline = f"timeout: {ranks(joined)} joined {call}, and it did not end"
-            notes.append("look first at ranks that wrote nothing, then at the network and the GPUs")
-        lines = {rank: (self._line(rank, one, seq), "") for rank, one in group.items()}
-        return write(headline, lines, notes)
+            return False
+        self.noted += 1
+        return True
+
+    def _note_status(self, found: re.Match[str], rank: int | None) -> None:
+        name = (found["guid"] or found["id"]) + (found["desc"] or "")
+        group = self.groups.setdefault(name, _Group(name))
+        rank = int(found["rank"]) if rank is None else rank
+        before = group.statuses.get(rank)
+        failed = int(found["seq"]) if found["seq"] else before.failed if before else None
+        group.statuses[rank] = _Status(failed, int(found["enqueued"]), int(found["completed"]))
+        group.numbers[rank] = int(found["rank"])
+
+    def verdicts(self, known: Iterable[int] = ()) -> list[str]:
+        """One of each group in which a call timed out. `known`: ranks that wrote anything."""
+        known = {*known, *self.calls}
+        groups = [group for group in self.groups.values() if group.failed()]
+        found = [self._verdict(group, known) for group in groups if not group.is_several]
+        told = {rank for group in groups if not group.is_several for rank in group.failed()}
+        rest = {rank: calls for rank, calls in self.calls.items() if calls and rank not in told}
+        return found + ([_of_calls(rest)] if rest else [])
+
+    def _verdict(self, group: _Group, known: set[int]) -> str:
+        seq = min(group.failed().values())
+        statuses = group.statuses
+        ahead = {rank for rank, one in statuses.items() if one.completed >= seq}
+        absent = {rank for rank, one in statuses.items() if one.enqueued < seq}
+        joined = statuses.keys() - ahead - absent
+        calls = {rank: call for rank in joined if (call := self._call(rank, seq))}
+        op = Counter(call.op for call in calls.values()).most_common(1)
+        name = f"{op[0][0] if op else 'call'} #{seq} of group {group.name}"
+        silent = (
+            set(range(max(known | statuses.keys()))) - statuses.keys() if group.is_world else set()
+        )
+        notes = [f"{ranks(silent)} wrote nothing about this group"] if silent else []
+        headline, more = _judge(name, calls, joined, ahead, absent, statuses, seq)
+        lines = {rank: (self._line(rank, one, seq), "") for rank, one in statuses.items()}
+        return write(headline, lines, notes + more)
+
+    def _call(self, rank: int, seq: int) -> _TimedOut | None:
+        return next((call for call in self.calls.get(rank, []) if call.seq == seq), None)
 
     def _line(self, rank: int, status: _Status, seq: int) -> str:
         progress = f"last enqueued {status.enqueued}, completed {status.completed}"
-        call = self.calls.get((rank, seq))
-        return f"in {call}: {progress}" if call else progress
+        call = self._call(rank, seq)
+        if call is None and status.failed is not None:
+            call = self._call(rank, status.failed)
+        if call is None:
+            return progress
+        return f"in {str(call).removesuffix(f' #{seq}')}: {progress}"
 
 
-def _failed(group: dict[int, _Status]) -> dict[int, int]:
-    return {rank: one.failed for rank, one in group.items() if one.failed is not None}
+def _judge(call, calls, joined, ahead, absent, statuses, seq) -> tuple[str, list[str]]:
+    """The headline, and notes. Each of the sets holds ranks, by how far they are."""
+    ops = {one.op for one in calls.values()}
+    name = call.partition(" ")[2]
+    if ops & _MESSAGES:
+        return f"timeout: {ranks(joined)} waited too long in {call}", [
+            "a message needs one other rank: see what that one does"
+        ]
+    if ahead and joined:
+        return _further(call, name, ops, joined, ahead, statuses, seq)
+    if absent:
+        return f"hang: {ranks(absent)} never joined {call}", []
+    compared = {rank: one.compared for rank, one in calls.items()}
+    if len(set(compared.values())) > 1:
+        who = against(minority(compared), compared)
+        return f"mismatch: different calls as {name}: {who}", []
+    return f"timeout: {ranks(joined)} joined {call}, and it did not end", [
+        "look first at ranks that wrote nothing, then at the network and the GPUs"
+    ]
+
+
+def _further(call, name, ops, joined, ahead, statuses, seq) -> tuple[str, list[str]]:
+    """Of ranks that are done with a call in which others wait."""
+    has, wait = ("has", "have")[len(ahead) > 1], ("waits", "wait")[len(joined) > 1]
+    done = min(statuses[rank].completed for rank in ahead)
+    said = f"{ranks(ahead)} {has} completed #{done}, and {ranks(joined)} {wait} in {call}"
+    if not ops or ops & _SOME_MAY_BE_DONE:
+        return f"timeout: {said}", [
+            "a root may be done before the others; what is no root made another call as that number"
+        ]
+    note = "a connection that breaks at the end of a call looks the same"
+    only_just = max(statuses[rank].completed for rank in ahead) == seq
+    return (
+        f"mismatch: different calls at or before {name}: {said}",
+        [note] if only_just else [],
+    )
+
+
+def _of_calls(calls: dict[int, list[_TimedOut]]) -> str:
+    """What calls alone tell, since they do not name their group: the first of each rank."""
+    first = {rank: min(each, key=lambda one: one.seq or 0) for rank, each in calls.items()}
+    lines = {rank: (f"in {call}", "") for rank, call in first.items()}
+    if len({(call.op, call.seq) for call in first.values()}) > 1:
+        note = "these lines name no group: if it is one, these ranks made different calls"
+        return write(f"timeout: {ranks(first)} waited too long, in different calls", lines, [note])
+    silent = set(range(max(first))) - first.keys()
+    notes = [f"{ranks(silent)} did not write that: look there first"] if silent else []
+    notes += ["these lines name no group, and do not tell how far other ranks were"]
+    return write(f"timeout: {ranks(first)} waited too long in the same call", lines, notes)
