@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -31,7 +32,8 @@ class Planted(NamedTuple):
     """In `file`, `old` becomes `new`. `says` is part of what must be said; "" is part of anything.
 
     `function` names the cell of a lesson in which `old` stands, if it stands in others, too. If the
-    file is no lesson, `lesson` is one that imports it, and `function` the step to run.
+    file is no lesson, `lesson` is one that imports it, and `function` the step to run. `claim` is
+    what the fault makes false. A fault is tried `alone` if its ranks cannot go on to the next one.
     """
 
     file: Path
@@ -40,6 +42,8 @@ class Planted(NamedTuple):
     says: str = ""
     function: str = ""
     lesson: Path | None = None
+    claim: str = ""
+    alone: bool = False
 
     @property
     def text(self) -> str:
@@ -73,6 +77,20 @@ class Planted(NamedTuple):
         )
         chosen = [step for step in steps if step.__name__ in names]
         return chosen if 0 < len(chosen) == len(names) else steps
+
+
+def beside(lesson: Path) -> list[Planted]:
+    """The faults that lie beside a lesson, in NAME.wrong.toml; none if there is no such file."""
+    table = lesson.with_suffix(".wrong.toml")
+    rows = tomllib.loads(table.read_text("utf-8"))["wrong"] if table.exists() else []
+    return [_row(lesson, **row) for row in rows]
+
+
+def _row(lesson: Path, claim: str, old: str, new: str, **row) -> Planted:
+    row = {"file": lesson.name, "step": "", "says": "", "alone": False} | row
+    module = None if row["file"] == lesson.name else lesson
+    file = lesson.with_name(row["file"])
+    return Planted(file, old, new, row["says"], row["step"], module, claim, row["alone"])
 
 
 def unnoticed(
