@@ -41,8 +41,7 @@ help:
 
 tour: $(VENV)/installed
 	$(BIN) -m torch.distributed.run --nproc-per-node 2 examples/first_training.py
-	$(BIN) -m collectives run start all_reduce broadcast send_recv all_gather reduce_scatter \
-		training/data_parallel training/ddp
+	$(BIN) -m collectives run --route
 
 # A test also waits for ranks: with twice as many processes as cores, no core is idle meanwhile.
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 2 )))

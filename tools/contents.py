@@ -9,12 +9,6 @@ from collectives.course import chapters
 from collectives.course.practice import registry
 from tools import markdown
 
-# The shortest way from a first program to a model that several ranks train.
-ROUTE = (
-    *("start", "all_reduce", "broadcast", "send_recv", "all_gather", "reduce_scatter"),
-    *("training/data_parallel", "training/ddp"),
-)
-
 WORDS_A_MINUTE = 150
 LINES_A_MINUTE = 10
 FOR_A_PREDICTION, FOR_A_CHANGE, FOR_A_PROGRAM, FOR_ITS_LINE, FOR_A_TASK = 1, 2, 3, 1, 10
@@ -59,8 +53,7 @@ def in_fives(lessons: Iterable[chapters.Lesson]) -> list[int]:
 def route() -> str:
     """The README's time and table: the route, the other calls, then a line for each chapter."""
     known = chapters.read()
-    lessons = {lesson.name: lesson for chapter in known.values() for lesson in chapter.lessons}
-    first = [lessons[name] for name in ROUTE]
+    first = chapters.route()
     rest = [lesson for lesson in known["calls"].lessons if lesson not in first]
     reading, exercises = in_fives(first)
     rows = [*_part("Start here", first), *_part("The other calls", rest), ("**Chapters**", "", "")]

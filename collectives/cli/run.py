@@ -38,6 +38,9 @@ def run(
     every: Annotated[
         bool, typer.Option("--all", help="Run every lesson in reading order; no mistakes or myths.")
     ] = False,
+    route: Annotated[
+        bool, typer.Option("--route", help="Run the lessons that newcomers read first.")
+    ] = False,
     nproc: Annotated[
         int | None, typer.Option("--nproc", "-n", help="Ranks to start; 4 unless said otherwise.")
     ] = None,
@@ -73,7 +76,7 @@ def run(
     """
     begin = time.monotonic()
     try:
-        paths = files.choose(names or [], every)
+        paths = files.choose(names or [], every, route)
         # Before anything else that imports torch: a lesson starts the server that forks the ranks.
         # It imports torch at the same time, and what else this lesson needs.
         lessons = [] if wrong else [_load(path) for path in paths]

@@ -2,8 +2,9 @@
 
 A folder with a chapter.toml is a chapter: `title`, `lessons` in reading order, and, if they apply,
 `isolated` and `extra` (see Chapter). lessons/chapter.toml has a table for each chapter whose
-lessons are in lessons/ itself, and `order`, the reading order of the chapters. A folder that
-`order` does not name comes last. This module imports no torch: `collectives list` is quick.
+lessons are in lessons/ itself, `order`, the reading order of the chapters, and `route`, the lessons
+that newcomers read first. A folder that `order` does not name comes last. This module imports no
+torch: `collectives list` is quick.
 """
 
 import os
@@ -89,6 +90,7 @@ def read(root: Path | None = None) -> dict[str, Chapter]:
             content = tomllib.loads(file.read_text(encoding="utf-8"))
             if file.parent == root:
                 order = content.pop("order", [])
+                content.pop("route", None)
                 for name, table in content.items():
                     found[name] = _chapter(name, root, "", **table)
             else:
@@ -97,6 +99,18 @@ def read(root: Path | None = None) -> dict[str, Chapter]:
         except (OSError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{file} does not describe a chapter: {error}") from error
     return {name: found.pop(name) for name in order if name in found} | found
+
+
+def route() -> list[Lesson]:
+    """The lessons that newcomers read first, in reading order.
+
+    ValueError if it names a lesson that is in no chapter.
+    """
+    known = {lesson.name: lesson for chapter in read().values() for lesson in chapter.lessons}
+    names = tomllib.loads((folder() / "chapter.toml").read_text("utf-8")).get("route", [])
+    if missing := [name for name in names if name not in known]:
+        raise ValueError(f"lessons/chapter.toml names no lesson in route: {', '.join(missing)}")
+    return [known[name] for name in names]
 
 
 def _chapter(

@@ -12,18 +12,23 @@ from collectives.course import chapters
 from collectives.words import did_you_mean
 
 
-def choose(names: list[str], every: bool) -> list[Path]:
-    """The files of the lessons, chapters and paths named, or with `every` of all that are proved.
+def choose(names: list[str], every: bool, route: bool = False) -> list[Path]:
+    """The files of the lessons, chapters and paths named, or with `every` of all that are proved,
+    or those of the `route`.
 
-    ValueError for a name that does not exist, for none at all, and for names together with `every`.
+    ValueError for a name that does not exist, and unless exactly one of the three is asked for.
     """
     known = chapters.read()
     if every and names:
         raise ValueError("--all means every lesson: leave out the names, or leave out --all.")
+    if route and (every or names):
+        raise ValueError("--route names its lessons itself: leave out the other names and --all.")
+    if route:
+        return [lesson.path for lesson in chapters.route()]
     if not every and not names:
         lessons = ", ".join(name for chapter in known.values() for name in chapter.names)
         raise ValueError(
-            f"name a lesson ({lessons}) or a chapter ({', '.join(known)}), or say --all."
+            f"name a lesson ({lessons}) or a chapter ({', '.join(known)}), or say --route or --all."
         )
     if every:
         names = [chapter.name for chapter in known.values() if chapter.runs_everywhere]

@@ -113,6 +113,12 @@ def test_status_2_for_an_unknown_name_with_the_nearest_and_the_list(name, neares
         assert ", ".join(chapter.names) in result.stderr
 
 
+def test_status_2_for_the_route_together_with_a_lesson():
+    result = collectives("run", "--route", "scatter")
+    assert result.exit_code == 2
+    assert "leave out the other names" in result.stderr
+
+
 WRONG = """
 # %%
 def total(rank, world_size, device):

@@ -115,6 +115,11 @@ def test_all_means_every_lesson_that_runs_in_the_readers_own_world():
     assert {"start", "calls"} <= names <= known.keys() - {"mistakes", "training", "model_parallel"}
 
 
+def test_the_route_is_named_in_the_chapters_file_and_run_takes_it_in_order():
+    names = tomllib.loads((chapters.folder() / "chapter.toml").read_text("utf-8"))["route"]
+    assert files.choose([], every=False, route=True) == [files.find(name) for name in names]
+
+
 def test_every_lesson_and_every_folder_of_lessons_is_in_the_order():
     root = files.find("start").parent
     listed = {lesson.path for chapter in chapters.read().values() for lesson in chapter.lessons}

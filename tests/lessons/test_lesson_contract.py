@@ -20,8 +20,8 @@ from collectives.course.marks import world_of
 from collectives.course.outcome import PEER_IS_GONE
 from collectives.course.practice import registry
 from collectives.course.results import table
-from tools.contents import ROUTE
 
+ROUTE = [lesson.name for lesson in chapters.route()]
 CHAPTERS = chapters.read()
 SOURCES = {name: Source(name) for chapter in CHAPTERS.values() for name in chapter.names}
 DOCUMENTATION = "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed."

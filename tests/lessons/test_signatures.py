@@ -9,8 +9,8 @@ import torch.distributed as dist
 from lesson_source import Source
 
 from collectives.course import chapters
-from tools.contents import ROUTE
 
+ROUTE = [lesson.name for lesson in chapters.route()]
 LESSONS = [name for name in ROUTE if name in chapters.read()["calls"].names]
 BLOCK = re.compile(r"^```python\n((?:dist\.\w+\(.*=.*\)\n)+)```\n\n((?:\|.*\n?)+)", re.MULTILINE)
 SHOWN = [

@@ -72,7 +72,7 @@ LESSONS = {
 }
 
 # Lessons of the route lead to each other, past pages that come between them in their chapters.
-ROUTE = [f"notebooks/{name}" for name in contents.ROUTE]
+ROUTE = [f"notebooks/{lesson.name}" for lesson in chapters.route()]
 
 
 class Links(SphinxPostTransform):
