@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import nbformat
 import pytest
 import torch
 from planted import Planted
+from processes import finished
 from shared_world import Program, faults
 from typer.testing import CliRunner
 
@@ -19,7 +21,6 @@ from collectives.cli import app
 from collectives.course import chapters, files
 from collectives.course.practice import progress, registry
 from collectives.course.practice.checker import try_program
-from collectives.course.practice.exercise import MESSAGES
 from collectives.course.practice.result import _texts
 from collectives.semantics.calls import BY_NAME
 from tools.exercises_table import FIRST, wrong_answers
@@ -60,10 +61,17 @@ def test_an_exercise_is_a_folder_of_four_files():
         assert files == {"task.py", "solution.py", "check.py", "wrong.py"}, folder
 
 
-def test_a_command_that_needs_one_exercise_reads_no_other():
-    registry._load.cache_clear()
-    registry.find("neighbours")
-    assert registry._load.cache_info().currsize == 1
+def test_the_list_of_exercises_imports_no_torch():
+    program = "import sys; from collectives.course.practice import registry; registry.read()"
+    finished(
+        [sys.executable, "-c", f"{program}; assert 'torch' not in sys.modules"]
+    ).check_returncode()
+
+
+def test_exercises_come_in_the_order_of_their_lessons_the_easier_first():
+    lessons = [name for chapter in chapters.read().values() for name in chapter.names]
+    order = [(lessons.index(one.lesson), one.stars) for one in EXERCISES.values()]
+    assert order == sorted(order)
 
 
 def test_the_text_of_an_exercise_names_the_calls_that_it_allows():
@@ -80,7 +88,7 @@ def test_an_exercise_is_named_by_its_lesson(name):
     lesson = EXERCISES[name].lesson
     text = " ".join(files.find(lesson).read_text("utf-8").replace("\n# ", " ").split())
     assert name in re.findall(r"collectives practice (\w+)", text), (
-        f"write `collectives practice {name}` into the lesson {lesson}, as its check.py says"
+        f"write `collectives practice {name}` into the lesson {lesson}, as exercises.toml says"
     )
 
 
@@ -89,7 +97,7 @@ def test_an_exercise_comes_when_its_calls_have_been_taught():
     lessons = [name for chapter in chapters.read().values() for name in chapter.names]
     for name, one in EXERCISES.items():
         taught = lessons[: lessons.index(one.lesson) + 1]
-        for use in {*one.uses} & {*BY_NAME} - {*MESSAGES[2:]}:
+        for use in {*one.uses} & {*BY_NAME} - {"isend", "irecv", "batch_isend_irecv"}:
             assert BY_NAME[use].lesson in taught, f"{name} uses {use}"
 
 

@@ -24,17 +24,12 @@ IN_FORKED_LAB = "machines/versions"  # its programs only meet at a store
 SLOW_MYTHS = {"broadcast_is_no_barrier"}
 
 
-def is_alone(name: str, fault: Planted) -> bool:
-    chapter = name.partition("/")[0]
-    return fault.alone or chapter in ("machines", "hearsay")
-
-
 IN_ONE_WORLD = {
     chapter: [
         fault
         for name, faults in FAULTS.items()
         for fault in faults
-        if name.startswith(f"{chapter}/") and not is_alone(name, fault)
+        if name.startswith(f"{chapter}/") and not fault.alone
     ]
     for chapter in dict.fromkeys(name.partition("/")[0] for name in FAULTS)
 }
@@ -51,7 +46,7 @@ ALONE = [
     pytest.param(name, fault, id=f"{name}: {fault.claim}", marks=marks(name, fault))
     for name, faults in FAULTS.items()
     for fault in faults
-    if is_alone(name, fault)
+    if fault.alone
 ]
 
 

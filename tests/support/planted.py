@@ -31,8 +31,8 @@ from collectives.course.wrong import plant
 class Planted(NamedTuple):
     """In `file`, `old` becomes `new`. `says` is part of what must be said; "" is part of anything.
 
-    `function` names the cell of a lesson in which `old` stands, if it stands in others, too. If the
-    file is no lesson, `lesson` is one that imports it, and `function` the step to run. `claim` is
+    `function` names the step to run, and the cell of a lesson in which `old` stands, if it stands in
+    others, too. If the file is no lesson, `lesson` is one that imports it. `claim` is
     what the fault makes false. A fault is tried `alone` if its ranks cannot go on to the next one.
     """
 
@@ -49,7 +49,7 @@ class Planted(NamedTuple):
     def text(self) -> str:
         """The file with its fault. ValueError unless `old` stands there exactly once."""
         text = part = self.file.read_text("utf-8")
-        if self.function and not self.lesson:
+        if self.function and not self.lesson and text.count(self.old) > 1:
             defined = re.compile(rf"^(def|class) {self.function}\b", re.MULTILINE)
             (part,) = filter(defined.search, re.split(r"^# %%.*\n", text, flags=re.MULTILINE))
         return plant(text, part, plant(part, self.old, self.new))

@@ -1,19 +1,20 @@
 """What an exercise asks for: one record each, and the cases in which it is tried.
 
->>> @exercise("average", stars=1, lesson="all_reduce", uses=("all_reduce",))
-... @hints("There is no division in SUM.")
+>>> @hints("There is no division in SUM.")
 ... def cases(rank, n):
 ...     yield ExerciseCase("2 elements", (added(rank, 2),), sum(added(r, 2) for r in range(n)) / n)
->>> cases.rule
-'write `average` with all_reduce alone'
+>>> cases.hints
+('There is no division in SUM.',)
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-MESSAGES = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
+from collectives.course import files
+
 SIZES = (2, 3, 4, 1, 5, 8)  # the smallest world that shows something comes first
 
 
@@ -43,8 +44,8 @@ class ExerciseCase:
 
 @dataclass(frozen=True)
 class Exercise:
-    """One exercise. `cases(rank, world_size)` gives the cases of this rank, in the same order on
-    all ranks, the shortest first.
+    """One exercise, as exercises/exercises.toml describes it. Its cases and hints are read from
+    check.py when they are asked for, because that imports torch.
 
     folder: of its files task.py, solution.py, check.py and wrong.py. function: what the reader
     writes. stars: how hard it is, 1 to 3. lesson: where its subject is taught. uses: the only calls
@@ -55,8 +56,6 @@ class Exercise:
     function: str
     stars: int
     lesson: str
-    cases: Callable[[int, int], Iterator[ExerciseCase]]
-    hints: tuple[str, ...]
     uses: tuple[str, ...] = ()
     sizes: tuple[int, ...] = SIZES
 
@@ -79,22 +78,31 @@ class Exercise:
         calls = ", ".join(self.uses)
         return f"write `{self.function}` with {calls} alone" if self.uses else ""
 
+    @property
+    def cases(self) -> Callable[[int, int], Iterator[ExerciseCase]]:
+        """`cases(rank, world_size)` gives the cases of this rank, in the same order on all ranks,
+        the shortest first.
+        """
+        return _cases_in(self.folder)
 
-def exercise(
-    function: str, *, stars: int, lesson: str, uses: tuple[str, ...] = (), sizes=SIZES
-) -> Callable:
-    """Make an exercise of the function that gives its cases, in the file check.py of its folder."""
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """What a reader who asks is told, one after the other."""
+        return self.cases.hints  # type: ignore[attr-defined]
 
-    def make(cases: Callable[[int, int], Iterator[ExerciseCase]]) -> Exercise:
-        folder = Path(cases.__code__.co_filename).parent
-        shown = cases.hints  # type: ignore[attr-defined]
-        return Exercise(folder, function, stars, lesson, cases, shown, uses, sizes)
 
-    return make
+@functools.cache
+def _cases_in(folder: Path) -> Callable:
+    """subtle: what several checks of a chapter share lies in the folder of the chapter."""
+    file = folder / "check.py"
+    program: dict[str, Any] = {"__name__": f"{folder.parent.name}.{folder.name}"}
+    with files.imports_from(folder.parent):
+        exec(compile(file.read_text("utf-8"), str(file), "exec"), program)
+    return program["cases"]
 
 
 def hints(*texts: str) -> Callable:
-    """What a reader who asks is told, one after the other. It stands below `exercise`."""
+    """What a reader who asks is told. It stands above `cases` in check.py."""
 
     def mark(cases: Callable) -> Callable:
         cases.hints = texts  # type: ignore[attr-defined]

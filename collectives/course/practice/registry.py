@@ -1,11 +1,13 @@
-"""All exercises, in the order of the lessons: each is a folder exercises/CHAPTER/NAME."""
+"""All exercises, in the order in which a reader is asked: exercises/exercises.toml has a table for
+each folder exercises/CHAPTER/NAME. This module imports no torch: `practice list` is quick.
+"""
 
 import functools
+import tomllib
 from pathlib import Path
-from typing import Any
 
-from collectives.course import chapters, files
-from collectives.course.practice.exercise import Exercise
+from collectives.course import chapters
+from collectives.course.practice.exercise import SIZES, Exercise
 from collectives.words import did_you_mean
 
 
@@ -15,13 +17,18 @@ def folder() -> Path:
 
 
 def read() -> dict[str, Exercise]:
-    """All exercises by name, in the order of the lessons; those of a lesson by their stars."""
-    lessons = [name for chapter in chapters.read().values() for name in chapter.names]
-    found = sorted(
-        map(_load, _folders().values()),
-        key=lambda one: (lessons.index(one.lesson), one.stars, one.name),
-    )
-    return {one.name: one for one in found}
+    """All exercises by name, in the order of the table."""
+    return _read(folder())
+
+
+@functools.cache
+def _read(folder: Path) -> dict[str, Exercise]:
+    table = tomllib.loads((folder / "exercises.toml").read_text("utf-8"))
+    return {Path(place).name: _exercise(folder / place, **facts) for place, facts in table.items()}
+
+
+def _exercise(folder: Path, function: str, stars: int, lesson: str, uses=(), sizes=SIZES):
+    return Exercise(folder, function, stars, lesson, tuple(uses), tuple(sizes))
 
 
 def number(wanted: Exercise) -> int:
@@ -30,25 +37,11 @@ def number(wanted: Exercise) -> int:
 
 
 def find(name: str) -> Exercise:
-    """ValueError, with the nearest name, if there is none. It reads no other exercise."""
-    folders = _folders()
-    if name not in folders:
+    """ValueError, with the nearest name, if there is none."""
+    exercises = read()
+    if name not in exercises:
         raise ValueError(
-            f"there is no exercise {name!r}: {did_you_mean(name, folders)}"
+            f"there is no exercise {name!r}: {did_you_mean(name, exercises)}"
             "`collectives practice list` shows all."
         )
-    return _load(folders[name])
-
-
-def _folders() -> dict[str, Path]:
-    return {file.parent.name: file.parent for file in folder().glob("*/*/check.py")}
-
-
-@functools.cache
-def _load(folder: Path) -> Exercise:
-    """subtle: what several checks of a chapter share lies in the folder of the chapter."""
-    file = folder / "check.py"
-    program: dict[str, Any] = {"__name__": f"{folder.parent.name}.{folder.name}"}
-    with files.imports_from(folder.parent):
-        exec(compile(file.read_text("utf-8"), str(file), "exec"), program)
-    return program["cases"]
+    return exercises[name]

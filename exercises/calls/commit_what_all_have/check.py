@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 
 from collectives.course.practice.data import moved
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("commit", stars=2, lesson="machines/versions", uses=("all_reduce",))
 @hints(
     "A rank that has everything must keep the old weights, too, if another one lacks a tensor.",
     "Let each rank give 1 if all of its tensors have come, and 0 otherwise.",

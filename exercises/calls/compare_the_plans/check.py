@@ -3,15 +3,9 @@
 from collections.abc import Iterator
 
 from collectives.course.practice.data import moved
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise(
-    "same_plan",
-    stars=2,
-    lesson="machines/two_jobs",
-    uses=("all_gather", "all_gather_single"),
-)
 @hints(
     "Write name, shape and dtype of each tensor into one text, and make a hash of it.",
     "`torch.tensor(list(digest), dtype=torch.uint8)` has 32 elements on every rank.",

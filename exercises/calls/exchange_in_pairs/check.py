@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 
 from collectives.course.practice.data import moved
-from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("exchange", stars=1, lesson="send_recv", uses=MESSAGES, sizes=(2, 4, 8))
 @hints(
     "If both ranks call `send` first, each waits until the other one receives.",
     "So let the smaller rank send first, and the other receive first; or use `isend`.",

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("neighbours", stars=1, lesson="send_recv")
 @hints(
     "After the last rank comes rank 0. Which operator of Python turns n into 0?",
     "`(rank + 1) % n` is the rank to the right, and `%` also works on the left of rank 0.",

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import torch.distributed as dist
 
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 from collectives.course.practice.process_group import SENT
 
 
@@ -24,7 +24,6 @@ class _Speak:
         return dist.distributed_c10d._get_default_store().add(self.key, 1)
 
 
-@exercise("in_turn", stars=2, lesson="barrier", uses=("barrier",), sizes=(2, 3, 4, 1))
 @hints(
     "How can rank 1 know that rank 0 has spoken, if it may only call barrier?",
     "Make n barriers, and let one rank speak between two of them. Every rank calls all n.",

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from collectives.course.practice.data import added
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 from collectives.course.practice.process_group import SENT
 
 _TOO_EARLY = "it waits for its first sum before it asks for the second tensor: nothing overlaps"
@@ -36,7 +36,6 @@ class _Backward:
             yield gradient.clone()
 
 
-@exercise("overlapped", stars=2, lesson="all_reduce", uses=("all_reduce",))
 @hints(
     "With `async_op=True` all_reduce returns at once, and what it returns is a `Work`.",
     "Keep the tensor and its `Work`, and continue with the next tensor.",

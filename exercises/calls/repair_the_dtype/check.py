@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 
 from collectives.course.practice.data import moved, poison
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("fill_from_root", stars=1, lesson="mistakes/arguments", uses=("broadcast",))
 @hints(
     "`x.long()` is a copy, so broadcast fills the copy, and nobody keeps it.",
     "Does `x` need another type at all? All ranks must only have the same one.",

@@ -3,16 +3,9 @@
 from collections.abc import Iterator
 
 from collectives.course.practice.data import added
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise(
-    "sums_of_pairs",
-    stars=2,
-    lesson="new_group",
-    uses=("all_reduce", "new_group"),
-    sizes=(3, 2, 4, 1),
-)
 @hints(
     "How often does rank 0 call new_group, and how often rank 1?",
     "Every rank makes every group, in the same order, even groups that it is not in.",

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("agree", stars=1, lesson="mistakes/order", uses=("all_reduce", "broadcast"))
 @hints(
     "Write down the calls of rank 0 and of rank 1, one below the other.",
     "The k-th call of one rank meets the k-th call of the others, so all need the same order.",

@@ -5,10 +5,9 @@ from collections.abc import Iterator
 import torch
 
 from collectives.course.practice.data import moved, runs
-from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("running_total", stars=2, lesson="send_recv", uses=MESSAGES)
 @hints(
     "Rank 0 only sends, the last rank only receives, and all others do both.",
     "Receive first, add your own tensor, then send the sum to the next rank.",

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 
 from collectives.course.practice.data import moved, runs
-from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("shift", stars=1, lesson="isend_irecv", uses=MESSAGES)
 @hints(
     "If every rank calls `send` first, every rank waits for a receive that no rank starts.",
     "So start the send with `isend`, then receive, then wait for the send.",

@@ -2,15 +2,9 @@
 
 from collections.abc import Iterator
 
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise(
-    "gather_texts",
-    stars=2,
-    lesson="all_gather",
-    uses=("all_gather", "all_gather_single", "all_reduce"),
-)
 @hints(
     "`torch.frombuffer(bytearray(text, 'utf-8'), dtype=torch.uint8)` makes a tensor of bytes.",
     "all_gather needs tensors of one length, so gather the lengths first, then pad.",

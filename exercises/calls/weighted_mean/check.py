@@ -5,10 +5,9 @@ from collections.abc import Iterator
 import torch
 
 from collectives.course.practice.data import elements, moved
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("weighted_mean", stars=1, lesson="all_reduce", uses=("all_reduce",))
 @hints(
     "The mean of the ranks' means is wrong, because the ranks hold different amounts.",
     "You need two sums over the ranks: of the values, and of how many there are.",

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 
 from collectives.course.practice.data import moved, poison
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("update", stars=2, lesson="weight_update", uses=("broadcast",))
 @hints(
     "`torch.cat` makes one flat tensor of all weights; every rank needs one to receive into.",
     "`flat.split([w.numel() for w in weights])` cuts it again; then copy the pieces back.",

@@ -5,10 +5,9 @@ from collections.abc import Iterator
 import torch
 
 from collectives.course.practice.data import moved
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("results", stars=2, lesson="all_to_all")
 @hints(
     "`a` is one rank's tensor on all ranks; which rank's?",
     "`b` on rank 0 has the first element of every rank, so each rank has one for each rank.",

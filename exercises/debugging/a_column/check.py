@@ -5,10 +5,9 @@ from collections.abc import Iterator
 import torch
 
 from collectives.course.practice.data import moved, poison
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("fill_column", stars=2, lesson="mistakes/buffers", uses=("broadcast",))
 @hints(
     "`contiguous()` copies the column, because it has gaps. What becomes of the copy?",
     "Keep the copy: broadcast it, then copy it back into the column.",

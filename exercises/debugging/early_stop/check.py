@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("train", stars=2, lesson="mistakes/order", uses=("all_reduce",))
 @hints(
     "Each rank leaves its loop when its own loss is small. What do the others wait for then?",
     "Decide together, by the largest loss of all ranks: it is the same on every rank.",

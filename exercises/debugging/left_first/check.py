@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 
 from collectives.course.practice.data import moved
-from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("neighbours_values", stars=1, lesson="mistakes/messages", uses=MESSAGES)
 @hints(
     "With two ranks it works, with three it hangs: for whom does each rank wait first?",
     "Every rank begins with its left neighbour, but that one begins with its own left neighbour.",

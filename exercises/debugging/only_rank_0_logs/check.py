@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("train", stars=1, lesson="mistakes/order", uses=("all_reduce",))
 @hints(
     "Which ranks call all_reduce in the line that prints the mean?",
     "All ranks have to make the call, but only rank 0 uses the result.",

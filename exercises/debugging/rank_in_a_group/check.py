@@ -6,17 +6,10 @@ import torch
 import torch.distributed as dist
 
 from collectives.course.practice.data import added
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 from collectives.course.practice.process_group import SENT
 
 
-@exercise(
-    "sum_of_the_others",
-    stars=3,
-    lesson="mistakes/groups",
-    uses=("all_reduce", "broadcast", "new_group"),
-    sizes=(3, 4, 5),
-)
 @hints(
     "`src` is a rank of the world, even if you pass a group.",
     "So the first member of this group is rank 1.",

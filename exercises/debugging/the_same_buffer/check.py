@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from collectives.course.practice.data import moved
-from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 from collectives.course.practice.process_group import SENT
 
 
@@ -22,7 +22,6 @@ class _Tensors(list):
         return super().__getitem__(number)
 
 
-@exercise("send_all", stars=2, lesson="mistakes/buffers", uses=MESSAGES, sizes=(2, 3, 4))
 @hints(
     "From when on may you write into a tensor again that you have passed to isend?",
     "Give each message a tensor of its own, or wait before you write again.",

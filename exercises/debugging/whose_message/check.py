@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 
 from collectives.course.practice.data import moved
-from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("collect", stars=2, lesson="mistakes/messages", uses=MESSAGES)
 @hints(
     "A receive without a source takes the first message that arrives, from any rank.",
     "Name the source, or use the rank that `recv` returns.",

@@ -5,10 +5,9 @@ from collections.abc import Iterator
 import torch
 
 from collectives.course.practice.data import moved, runs
-from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("ring_all_gather", stars=2, lesson="all_gather", uses=MESSAGES)
 @hints(
     "In each of n - 1 rounds a rank sends to its right neighbour what it received last.",
     "In round k rank r sends the piece of rank (r - k) % n, and receives that of (r - k - 1) % n.",

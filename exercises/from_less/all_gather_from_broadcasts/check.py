@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 
 from collectives.course.practice.data import moved, poison, runs
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("all_gather", stars=1, lesson="all_gather", uses=("broadcast",))
 @hints(
     "Each rank is the root once.",
     "Copy your own tensor into its place first, then broadcast each place from its rank.",

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 from all_reduces import all_reduces
 
-from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("all_reduce", stars=3, lesson="isend_irecv", uses=MESSAGES)
 @hints(
     "Cut the tensor into n pieces with `tensor_split`: they may have different lengths.",
     "In the first n - 1 rounds you add, so that each rank ends with the sum of one piece.",

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 from all_reduces import all_reduces
 
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("all_reduce", stars=1, lesson="reduce", uses=("reduce", "broadcast"))
 @hints("After `reduce` one rank has the sum. Which call gives it to all?")
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     yield from all_reduces(rank, n)

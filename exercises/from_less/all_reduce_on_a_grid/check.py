@@ -5,19 +5,9 @@ from collections.abc import Iterator
 import torch
 
 from collectives.course.practice.data import added
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise(
-    "hierarchical_all_reduce",
-    stars=3,
-    lesson="new_group",
-    uses=(
-        *("reduce_scatter_single", "all_reduce", "all_gather_single", "new_group"),
-        "new_subgroups_by_enumeration",
-    ),
-    sizes=(4, 2, 8),
-)
 @hints(
     "Three calls: along the row, along the column, along the row again.",
     "After a reduce_scatter in the row each rank holds a piece of the row's sum.",

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 
 from collectives.course.practice.data import moved, poison, runs
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("all_to_all", stars=1, lesson="all_to_all", uses=("scatter",))
 @hints("Each rank is the root once: then it passes a list, and all others pass None.")
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, length, label in runs(n):

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 
 from collectives.course.practice.data import moved, runs
-from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("all_to_all", stars=2, lesson="all_to_all", uses=MESSAGES)
 @hints(
     "In round k send to rank + k and receive from rank - k, both modulo n.",
     "Round 0 is a copy of your own piece.",

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 import torch
 
-from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("barrier", stars=2, lesson="barrier", uses=MESSAGES)
 @hints(
     "In round k (distance 1, 2, 4, ...) send to rank + distance, receive from rank - distance.",
     "Pass on all marks that you have. `torch.maximum` joins them with those you receive.",

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 from broadcasts import broadcasts
 
-from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("broadcast", stars=3, lesson="send_recv", uses=MESSAGES)
 @hints(
     "Count ranks from the root: `place = (rank - src) % n`. The root has place 0.",
     "With distance 1, 2, 4, ... each place below the distance sends to place + distance.",

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 from broadcasts import broadcasts
 
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("broadcast", stars=1, lesson="broadcast", uses=("all_reduce",))
 @hints(
     "What must the other ranks contribute, so that the sum is the root's tensor?",
     "Zeros. But a tensor may hold nan before the call, and nan times 0 is nan: `x.zero_()`.",

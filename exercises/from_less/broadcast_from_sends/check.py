@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 from broadcasts import broadcasts
 
-from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("broadcast", stars=1, lesson="send_recv", uses=MESSAGES)
 @hints(
     "The root sends to every other rank; every other rank receives once.",
     "The root must not send to itself, because gloo refuses that.",

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 
 from collectives.course.practice.data import at_each_root, moved
-from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("gather", stars=1, lesson="gather", uses=MESSAGES)
 @hints(
     "The root receives once from every other rank, each time from a rank that it names.",
     "A receive without a source takes whatever comes first, and the order of ranks is lost.",

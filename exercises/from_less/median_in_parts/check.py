@@ -5,10 +5,9 @@ from collections.abc import Iterator
 import torch
 
 from collectives.course.practice.data import elements
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("median_of_all", stars=2, lesson="gather", uses=("gather",))
 @hints(
     "The median at a position needs the values of all ranks at that position, and no others.",
     "Gather one part of `size` elements after the other: `x.split(size)`.",

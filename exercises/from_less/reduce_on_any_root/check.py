@@ -5,10 +5,9 @@ from collections.abc import Iterator
 import torch
 
 from collectives.course.practice.data import added, at_each_root
-from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("reduce", stars=1, lesson="reduce", uses=MESSAGES)
 @hints(
     "The root receives from every other rank, and adds what it receives.",
     "Add into a new tensor, because `x` must stay as it was.",

@@ -5,10 +5,9 @@ from collections.abc import Iterator
 import torch
 
 from collectives.course.practice.data import added, poison, runs
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("reduce_scatter", stars=2, lesson="reduce", uses=("reduce",))
 @hints(
     "Each rank is the root once, and receives the sum of the pieces for it.",
     "`reduce` may write into its tensor on every rank, not only on the root: pass a copy.",

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 
 from collectives.course.practice.data import at_each_root, moved, poison
-from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("scatter", stars=1, lesson="scatter", uses=MESSAGES)
 @hints(
     "The root sends piece r to rank r, and copies its own piece.",
     "All other ranks have no pieces, so they only receive.",

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("slowest", stars=2, lesson="reduce", uses=("reduce",))
 @hints(
     "One number has to carry both, the time and the rank, and the time must decide.",
     "`milliseconds * n + rank`, reduced with MAX. `divmod` takes it apart.",

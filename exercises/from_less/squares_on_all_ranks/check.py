@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 import torch
 
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("on_all_ranks", stars=2, lesson="scatter", uses=("scatter", "gather"))
 @hints(
     "Scatter one number to each rank, square it there, and gather the squares.",
     "Only the root passes lists; the others pass None.",

@@ -5,16 +5,9 @@ from collections.abc import Iterator
 import torch
 
 from collectives.course.practice.data import added
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise(
-    "sum_of_my_row",
-    stars=2,
-    lesson="new_group",
-    uses=("all_reduce", "new_group", "new_subgroups_by_enumeration"),
-    sizes=(4, 2, 8),
-)
 @hints(
     "Every rank makes every group, in the same order, even groups that it is not in.",
     "Row i of a grid with `width` columns has the ranks i * width to (i + 1) * width - 1.",

@@ -5,12 +5,9 @@ from collections.abc import Iterator
 import torch
 
 from collectives.course.practice.data import elements, moved
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise(
-    "forward_and_backward", stars=2, lesson="model_parallel/tensor_parallel", uses=("all_reduce",)
-)
 @hints(
     "In one process, `gradient @ weight.mT` is the gradient of `x`, and `x.mT @ gradient` that "
     "of `weight`.",

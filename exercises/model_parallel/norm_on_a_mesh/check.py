@@ -5,10 +5,9 @@ from collections.abc import Iterator
 import torch
 
 from collectives.course.practice.data import moved
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("norm", stars=2, lesson="model_parallel/mesh", uses=("all_reduce",))
 @hints(
     "Squares add up over all ranks, and the root comes last.",
     "The square of each number in `shared` is added once for each rank of a tensor group.",

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from functools import partial
 
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("order", stars=2, lesson="model_parallel/pipeline")
 @hints(
     "A rank first makes as many forward passes as there are ranks behind it, and then the "
     "forward pass whose backward pass comes next.",

@@ -5,10 +5,9 @@ from collections.abc import Iterator
 import torch
 
 from collectives.course.practice.data import elements, moved
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("step", stars=2, lesson="model_parallel/fully_sharded", uses=("reduce_scatter_single",))
 @hints(
     "Add up the gradients of this rank's micro-batches first. That needs no call.",
     "`reduce_scatter_single` gives each rank the sum over all ranks for its slice.",

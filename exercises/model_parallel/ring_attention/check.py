@@ -7,10 +7,9 @@ import torch
 from known_faults import why
 
 from collectives.course.practice.data import elements
-from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("ring_attention", stars=3, lesson="model_parallel/long_text", uses=MESSAGES)
 @hints(
     "n times: compute with the block that is here. Between them, n - 1 times: send it to the "
     "right neighbour, and receive the next one from the left. `isend` first, then `recv`.",

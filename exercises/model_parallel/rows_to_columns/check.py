@@ -5,10 +5,9 @@ from collections.abc import Iterator
 import torch
 
 from collectives.course.practice.data import moved
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("rows_to_columns", stars=2, lesson="model_parallel/reshard", uses=("all_to_all_single",))
 @hints(
     "First write a function that gives the n lengths into which `torch.chunk` cuts a length, with "
     "zeros for ranks that get nothing.",

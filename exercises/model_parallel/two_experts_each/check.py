@@ -7,7 +7,7 @@ import torch
 from known_faults import why
 
 from collectives.course.practice.data import moved
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
 class _Expert:
@@ -21,7 +21,6 @@ class _Expert:
         return tokens + self.number
 
 
-@exercise("through_two", stars=3, lesson="model_parallel/experts", uses=("all_to_all_single",))
 @hints(
     "A token with two experts is two tokens with one expert each: `tokens.repeat_interleave(2)` "
     "has the order of `choice.flatten()`.",

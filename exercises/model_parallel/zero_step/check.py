@@ -5,15 +5,9 @@ from collections.abc import Iterator
 import torch
 
 from collectives.course.practice.data import elements, moved
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise(
-    "step",
-    stars=2,
-    lesson="model_parallel/zero",
-    uses=("reduce_scatter_single", "all_gather_single"),
-)
 @hints(
     "Two calls: a reduce_scatter before the update, and an all_gather after it.",
     "`reduce_scatter_single` gives each rank the sum for its slice, but you need the mean.",

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 import torch
 
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("train", stars=3, lesson="training/checkpoint", uses=("all_reduce",))
 @hints(
     "Which attributes does `step` read?",
     "A generator has a state, too: `get_state()` and `set_state(...)`.",

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 import torch
 
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("accuracy", stars=3, lesson="training/validation", uses=("all_reduce",))
 @hints(
     "A sampler that pads gives some samples to two ranks: counting right answers counts them "
     "twice.",

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 from gradients import averaged, gradients
 
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("average_gradients", stars=1, lesson="training/data_parallel", uses=("all_reduce",))
 @hints(
     "One all_reduce for each gradient, in the same order on all ranks.",
     "all_reduce gives the sum by default, so divide, in place, by the number of ranks.",

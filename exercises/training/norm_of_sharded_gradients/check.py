@@ -5,10 +5,9 @@ from collections.abc import Iterator
 import torch
 from gradients import gradients
 
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("norm", stars=2, lesson="all_reduce", uses=("all_reduce",))
 @hints(
     "The norm is the root of the sum of all squares, but roots do not add up.",
     "Add up the squares on every rank, then over the ranks, and take the root last.",

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 from gradients import averaged, gradients
 
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("average_gradients", stars=2, lesson="training/buckets", uses=("all_reduce",))
 @hints(
     "`torch.cat` makes one flat tensor of all gradients.",
     "`flat.split([g.numel() for g in gradients])` cuts it again; then copy the pieces back.",

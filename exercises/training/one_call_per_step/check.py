@@ -5,10 +5,9 @@ from collections.abc import Iterator
 import torch
 
 from collectives.course.practice.data import added
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("sums_of_steps", stars=2, lesson="training/accumulation", uses=("all_reduce",))
 @hints(
     "Add up on this rank first, over the micro-batches of a step; then over the ranks.",
     "`gradients[first : first + every]` is shorter at the end, and never reads too far.",

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 import torch
 
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("draw", stars=2, lesson="training/seeds", uses=("broadcast",))
 @hints(
     "All ranks must draw with the same seed: take that of rank 0.",
     "Broadcast the seed as a tensor of one number, then `torch.manual_seed`.",

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 import torch
 
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("my_shard", stars=1, lesson="training/sampler")
 @hints(
     "With 10 samples and 4 ranks the shards have 3, 3, 2 and 2 samples.",
     "`divmod(samples, n)` gives the length of a short shard, and how many are one longer.",

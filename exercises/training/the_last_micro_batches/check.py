@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("steps_after", stars=1, lesson="training/accumulation")
 @hints(
     "`(i + 1) % every == 0` is right for all micro-batches but the last ones.",
     "After the last micro-batch there is always a step.",

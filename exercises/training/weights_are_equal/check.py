@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 import torch
 
-from collectives.course.practice.exercise import ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, hints
 
 
-@exercise("all_equal", stars=2, lesson="weight_update", uses=("all_reduce",))
 @hints(
     "If the smallest of all values equals the largest, all are equal.",
     "Reduce one copy with MIN and another with MAX.",
