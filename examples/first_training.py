@@ -2,7 +2,8 @@
 
     torchrun --nproc-per-node 2 examples/first_training.py
 
-It needs torch, and nothing of this repository.
+It needs torch, and nothing of this repository. It computes on the CPU, to run on any machine;
+train_ddp.py takes your GPUs.
 """
 
 import torch

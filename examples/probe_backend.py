@@ -28,7 +28,8 @@ CALLS |= dict.fromkeys(("gather", "scatter"), (one, parts if rank == 0 else None
 CALLS |= {"all_gather": (parts, one), "reduce_scatter": (one, parts)}
 CALLS |= {"all_gather_single": (whole, one), "reduce_scatter_single": (one, whole)}
 CALLS |= {"all_to_all_single": (whole.clone(), whole), "all_to_all": (parts, list(whole.split(1)))}
-CALLS |= {"send": (one, 1)} if rank == 0 else {"recv": (one, 0)} if rank == 1 else {}
+CALLS |= {"send": (one, 1), "recv": (one, 1)} if rank == 0 else {}
+CALLS |= {"recv": (one, 0), "send": (one, 0)} if rank == 1 else {}
 for name, arguments in CALLS.items():
     try:
         getattr(dist, name)(*arguments)

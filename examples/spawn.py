@@ -1,4 +1,4 @@
-"""A program that starts its ranks itself, without torchrun.
+"""A program that starts its ranks itself, without torchrun: on GPUs where every rank can have one.
 
     python spawn.py
 
@@ -19,15 +19,23 @@ import os
 
 import torch
 import torch.distributed as dist
+from torch.distributed import rendezvous
 
 
 def work(local, options):
     rank, n = options.machine * options.ranks + local, options.machines * options.ranks
-    store = f"tcp://{options.address}:{options.port}"  # rank 0 opens it there
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=n)
-    x = torch.tensor([10**rank])
+    # rank 0 opens the store
+    store, *_ = next(rendezvous(f"tcp://{options.address}:{options.port}", rank, n))
+    store.set(f"GPU of {rank}", str(local < torch.cuda.device_count()))
+    on_gpus = all(store.get(f"GPU of {one}") == b"True" for one in range(n))
+    device = torch.device("cuda", local) if on_gpus else torch.device("cpu")
+    if on_gpus:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if on_gpus else "gloo", store=store, rank=rank, world_size=n)
+    x = torch.tensor([10**rank], device=device)
     dist.all_reduce(x)
-    print(f"rank {rank} of {n}, on {os.uname().nodename}: {x.item()}\n", end="", flush=True)
+    where = f"on {os.uname().nodename}, {device}"
+    print(f"rank {rank} of {n}, {where}: {x.item()}\n", end="", flush=True)
     dist.destroy_process_group()
 
 

@@ -13,18 +13,21 @@ With Slurm, in a batch script that asks for two machines:
     export MASTER_ADDR=$(scontrol show hostnames | head -n 1) MASTER_PORT=29500 WORLD_SIZE=4
     srun --ntasks-per-node 2 sh -c 'RANK=$SLURM_PROCID exec python weight_update.py --trainers 2'
 
-The ranks wait for each other for --limit seconds. torchrun itself waits for the other machine, and
-says "Wait timeout" or "timed out" after the timeout in its command.
+Each rank takes a GPU of its machine; if one has none, all take the CPU. The ranks wait for each
+other for --limit seconds. torchrun itself waits for the other machine, and says "Wait timeout" or
+"timed out" after the timeout in its command.
 """
 
 import argparse
 import datetime
 import hashlib
+import os
 import sys
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import rendezvous
 
 BUCKET = 4 * 2**20  # bytes
 
@@ -40,15 +43,30 @@ def as_bytes(tensor):
 
 def fingerprint(model):
     """The same on two ranks only if their weights are equal to the last bit."""
-    weights = b"".join(as_bytes(one).numpy().tobytes() for one in model.state_dict().values())
+    parts = (as_bytes(one).cpu().numpy().tobytes() for one in model.state_dict().values())
+    weights = b"".join(parts)
     return hashlib.sha256(weights).hexdigest()[:12]
 
 
-def train_step(model, step, trainers):
+def start(limit):
+    """Meet the other ranks. Each takes a GPU of its machine; if one has none, all take the CPU."""
+    store, rank, n = next(rendezvous("env://", timeout=limit))
+    local_rank = int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")))
+    store.set(f"GPU of {rank}", str(local_rank < torch.cuda.device_count()))
+    on_gpus = all(store.get(f"GPU of {one}") == b"True" for one in range(n))
+    device = torch.device("cuda", local_rank) if on_gpus else torch.device("cpu")
+    if on_gpus:
+        torch.cuda.set_device(device)
+    backend = "nccl" if on_gpus else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=n, timeout=limit)
+    return device, rank, n
+
+
+def train_step(model, step, trainers, device):
     """Stands for your training: the trainers average the gradients of their samples."""
     torch.manual_seed(1000 * step + dist.get_rank())
     model.zero_grad()
-    model(torch.randn(8, 64)).square().mean().backward()
+    model(torch.randn(8, 64).to(device)).square().mean().backward()
     for parameter in model.parameters():
         dist.all_reduce(parameter.grad, group=trainers)
         parameter.data -= 0.1 / dist.get_world_size(trainers) * parameter.grad
@@ -100,10 +118,9 @@ def update(model, group):
 def main(options):
     limit = datetime.timedelta(seconds=options.limit)
     try:
-        dist.init_process_group("gloo", timeout=limit)
+        device, rank, n = start(limit)
     except dist.DistError as error:
         sys.exit(f"not all ranks have met after {limit}: do all of them run? ({error})")
-    rank, n = dist.get_rank(), dist.get_world_size()
     if not 0 < options.trainers < n:
         sys.exit(f"{n} ranks, {options.trainers} of them trainers: no engine or no trainer is left")
     trains = rank < options.trainers
@@ -112,13 +129,13 @@ def main(options):
     name = f"trainer {rank}" if trains else f"engine {rank - options.trainers}"
     wide = options.width if trains else options.engine_width or options.width
     torch.manual_seed(0 if trains else rank)
-    model = network(wide)
+    model = network(wide).to(device)
     try:
         if rank == 0 or not trains:
             compare(model, group)
         for version in range(1, options.updates + 1):
             if trains:
-                train_step(model, version, trainers)
+                train_step(model, version, trainers, device)
             if rank == 0 or not trains:
                 update(model, group)
                 print(f"{name}: version {version} is {fingerprint(model)}\n", end="", flush=True)

@@ -143,6 +143,18 @@ STEPS = [weight_update, one_bucket]
 #   or view all tensors as bytes, as [the program](../examples/weight_update.py) does.
 
 # %% [markdown]
+# ## On GPUs
+#
+# - A broadcast over NCCL returns before the weights have come: its `wait` ["will block the
+#   currently active CUDA stream until the operation is completed (but will not block the
+#   CPU)"](https://docs.pytorch.org/docs/stable/distributed.html#synchronous-and-asynchronous-collective-operations).
+#   An engine that computes with them on the same stream need not care. One that reports them as
+#   received calls `torch.cuda.synchronize()` first.
+# - A rank that waits in vain raises no error that an engine could catch: after the time limit of
+#   the group the process ends (`torch/distributed/distributed_c10d.py`: "collectives will be
+#   aborted asynchronously and the process will crash").
+
+# %% [markdown]
 # ## Change and try
 #
 # Make one change, run that cell and the next one, and undo it.

@@ -1,7 +1,8 @@
-"""What trainer.py and engine.py share: the model, and the group that joins the two jobs.
+"""What trainer.py and engine.py share: the device, the model, and the group that joins the jobs.
 
 Rank 0 of this group is rank 0 of the trainer's job, which also holds the store at which the jobs
-meet. All other ranks are engines.
+meet. All other ranks are engines. Weights travel between the jobs through the memory of the CPU,
+because two jobs may share a GPU, which NCCL refuses by default.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import time
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import rendezvous
 
 BUCKET = 4 * 2**20  # bytes
 
@@ -27,13 +29,26 @@ parser.add_argument("--updates", type=int, default=3)
 parser.add_argument("--width", type=int, default=256, help="of the model")
 
 
+def start():
+    """Make the world of this job. Each rank takes a GPU; if one has none, all take the CPU."""
+    store, rank, n = next(rendezvous("env://"))
+    local_rank = int(os.environ["LOCAL_RANK"])
+    store.set(f"GPU of {rank}", str(local_rank < torch.cuda.device_count()))
+    on_gpus = all(store.get(f"GPU of {one}") == b"True" for one in range(n))
+    device = torch.device("cuda", local_rank) if on_gpus else torch.device("cpu")
+    if on_gpus:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if on_gpus else "gloo", store=store, rank=rank, world_size=n)
+    return device
+
+
 def network(width):
     """Put your own model here. Both jobs build it."""
     return nn.Sequential(nn.Linear(64, width), nn.BatchNorm1d(width), nn.Linear(width, 10))
 
 
 def as_bytes(tensor):
-    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
 
 
 def fingerprint(model):

@@ -22,28 +22,28 @@ ends early says why, above torchrun's report.
 
 import torch
 import torch.distributed as dist
-from joint import Joint, fingerprint, network, parser
+from joint import Joint, fingerprint, network, parser, start
 
 
-def train_step(model, step):
+def train_step(model, step, device):
     """Stands for your training: the ranks of this job average the gradients of their samples."""
     torch.manual_seed(1000 * step + dist.get_rank())
     model.zero_grad()
-    model(torch.randn(8, 64)).square().mean().backward()
+    model(torch.randn(8, 64).to(device)).square().mean().backward()
     for parameter in model.parameters():
         dist.all_reduce(parameter.grad)
         parameter.data -= 0.1 / dist.get_world_size() * parameter.grad
 
 
 def main(options):
-    dist.init_process_group("gloo")  # the world of this job
+    device = start()  # and the world of this job
     torch.manual_seed(0)
-    model = network(options.width)
+    model = network(options.width).to(device)
     joint = Joint(options, rank=0) if dist.get_rank() == 0 else None
     if joint:
         joint.join(model)
     for version in range(1, options.updates + 1):
-        train_step(model, version)
+        train_step(model, version, device)
         if joint:
             joint.send(model, version)
             print(f"trainer: version {version} is {fingerprint(model)}", flush=True)

@@ -348,6 +348,18 @@ STEPS = [two_jobs, what_works, the_same_tensors]
 #   passed a wrong argument because of that.
 
 # %% [markdown]
+# ## On GPUs
+#
+# - Over NCCL, each rank of the joint group needs a GPU of its own: ["Using the same CUDA device
+#   multiple times as different ranks of the same NCCL communicator is not
+#   supported"](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/communicators.html).
+#   But two jobs on one machine both begin to count at GPU 0. So the example uses NCCL within each
+#   job, and between the jobs it sends the weights with gloo, through the memory of the CPU.
+# - Object collectives such as `all_gather_object` need the GPU of the rank to be the current device
+#   (`torch/distributed/distributed_c10d.py`: "internal tensor representations of objects must be
+#   moved to the GPU device before communication takes place").
+
+# %% [markdown]
 # ## Write it yourself
 #
 # In your folder of [exercises](../../README.md#exercises):

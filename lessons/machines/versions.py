@@ -334,6 +334,18 @@ STEPS = [versions, an_engine_dies]
 #   addresses of the dead rank.
 
 # %% [markdown]
+# ## On GPUs
+#
+# - With NCCL, do not take `is_completed()` or `wait()` for news that the weights are there. They
+#   say that the receive stands in a CUDA stream, and order the streams: `wait` ["will block the
+#   currently active CUDA stream until the operation is completed (but will not block the
+#   CPU)"](https://docs.pytorch.org/docs/stable/distributed.html#synchronous-and-asynchronous-collective-operations).
+#   Before an engine writes into the store that all has come, it calls `torch.cuda.synchronize()`.
+# - An engine does not survive a dead trainer as it does here. After the time limit its process ends
+#   (`torch/distributed/distributed_c10d.py`: "collectives will be aborted asynchronously and the
+#   process will crash"), so whatever is to live on must be another process.
+
+# %% [markdown]
 # ## Write it yourself
 #
 # In your folder of [exercises](../../README.md#exercises):

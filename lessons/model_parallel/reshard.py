@@ -374,6 +374,17 @@ STEPS = [gathered_whole, directly, compared_plans]
 # - One bucket is a second copy of what it carries. A large model goes in several.
 
 # %% [markdown]
+# ## On GPUs
+#
+# - The digests travel as objects, so set the device of each rank before `all_gather_object`
+#   (`torch/distributed/distributed_c10d.py`: "it is the user's responsibility to ensure that this
+#   is set so that each rank has an individual GPU").
+# - When `all_to_all_single` has returned, the slices may still be on their way. What an engine
+#   computes with them on the same stream waits for them by itself, because the call ["will block
+#   the currently active CUDA stream until the operation is completed (but will not block the
+#   CPU)"](https://docs.pytorch.org/docs/stable/distributed.html#synchronous-and-asynchronous-collective-operations).
+
+# %% [markdown]
 # ## Documented, not run
 #
 # - `redistribute` cannot do this, because trainers and engines have meshes of their own

@@ -43,8 +43,23 @@ def test_an_example_has_no_line_of_this_package_and_begins_with_its_commands(fil
     assert not re.search(r"^ *(import|from) collectives", text, re.MULTILINE)
     assert any(file.name in command for command in commands(file.name))
     assert len(text.splitlines()) <= (
-        40 if file.stem in ("hello", "spawn", "probe_backend") else 225
+        50 if file.stem in ("hello", "spawn", "probe_backend") else 225
     )
+
+
+PROGRAMS = [path for path in EXAMPLES.iterdir() if path.suffix == ".py" or any(path.glob("*.py"))]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
+def test_a_program_for_several_machines_takes_their_gpus(program):
+    """Each file, or all files of a folder. Its backend is chosen, or named in its command."""
+    files = [program] if program.is_file() else program.glob("*.py")
+    text = "\n".join(file.read_text("utf-8") for file in files)
+    is_for_a_cluster = re.search("node0|on two machines|slurm", text, re.IGNORECASE)
+    assert is_for_a_cluster or program.stem == "first_training"
+    if is_for_a_cluster:
+        assert not re.search(r"init_process_group\((\s*['\"]\w+['\"][,)]|\))", text)
+        assert "cuda" in text
 
 
 def test_the_scripts_for_slurm_have_one_shape():
@@ -68,7 +83,7 @@ def test_every_command_of_a_small_example_works(name, tmp_path):
         for command in (first, *others):
             printed = [line for line in type_in(lab, tmp_path, command) if line]
             if name == "probe_backend.py":
-                assert [line.split()[1:] for line in printed] == [["works"]] * 13
+                assert [line.split()[1:] for line in printed] == [["works"]] * 14
             else:
                 n, nodes = (2, 1) if command == first else (4, 2)
                 rows = [re.match(rf"rank (\d) of {n}, on (\w+).*: (\d+)$", row) for row in printed]

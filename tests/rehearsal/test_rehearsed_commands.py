@@ -1,11 +1,13 @@
 """What the owner of one GPU, or of several, types: the tests, a lesson, the program to take away."""
 
 import asyncio
+import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import nbformat
 import pytest
-from processes import finished
+from processes import finished, free_port
 from repository import ROOT
 
 from collectives.bench.bus import FORMS
@@ -16,6 +18,8 @@ from tools import notebooks
 
 VISIBLE = {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+
+NAMES = "trainer", "engine"
 
 
 def test_the_tests_leave_the_gpus_alone_and_say_so():
@@ -34,6 +38,38 @@ def test_two_ranks_of_a_program_to_take_away_train_on_two_gpus_or_on_none(words,
     done = finished(program, env={"CUDA_VISIBLE_DEVICES": visible}, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert f"({'cuda' if visible == '0,1' else 'cpu'}), from step 0" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("spawn.py", "cuda:1: 11"),
+        ("hello.py nccl", "cuda:1: 11"),
+        ("probe_backend.py nccl cuda", "recv                    works"),
+        ("weight_update.py", "engine 0: version 3 is "),
+    ],
+)
+def test_two_ranks_of_a_small_program_to_take_away_run_on_two_gpus(words, said):
+    name, *options = words.split()
+    begin = [sys.executable] if name == "spawn.py" else TORCHRUN
+    program = [*begin, ROOT / "examples" / name, *options]
+    done = finished(program, env={"CUDA_VISIBLE_DEVICES": "0,1"})
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout
+
+
+def test_two_jobs_share_their_gpus():
+    """Each job has NCCL for its own ranks."""
+    port = str(free_port())
+    folder = ROOT / "examples" / "weight_update_two_jobs"
+    with ThreadPoolExecutor(2) as jobs:
+        commands = [[*TORCHRUN, folder / f"{name}.py", "--port", port] for name in NAMES]
+        environ = {"CUDA_VISIBLE_DEVICES": "0,1"}
+        trainer, engine = jobs.map(lambda words: finished(words, env=environ), commands)
+    assert [trainer.returncode, engine.returncode] == [0, 0], trainer.stderr + engine.stderr
+    (last,) = re.findall("trainer: version 3 is .*", trainer.stdout)
+    weights = last.removeprefix("trainer: ")
+    assert engine.stdout.count(f"{weights}, all engines count") == 2
 
 
 def test_a_table_of_bandwidths_finds_nothing_wrong():
