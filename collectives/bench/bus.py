@@ -112,12 +112,6 @@ def missing(collective: str) -> dict[str, str]:
 class Sized(Case):
     """A case of any length, whose data repeat: they are made as quickly as they are long."""
 
-    count: int
-
-    @property
-    def length(self) -> int:
-        return self.count
-
     @functools.cached_property
     def reduce_op(self):
         return super().reduce_op
@@ -132,7 +126,7 @@ class Sized(Case):
         return self._repeated(super().reduced(0, _PERIOD), start, length)
 
     def _repeated(self, period: torch.Tensor, start: int, length: int | None) -> torch.Tensor:
-        length, first = self.count if length is None else length, start % _PERIOD
+        length, first = self.length if length is None else length, start % _PERIOD
         return period.repeat(-(-(first + length) // _PERIOD))[first : first + length]
 
 
@@ -146,7 +140,7 @@ class Trial:
         tensors = {name: _empty(part, case.device) for name, part in self.plan.items()}
         if in_place and collective in _IN_PLACE:
             inner, outer = _IN_PLACE[collective]
-            tensors[inner] = tensors[outer][case.rank * case.count :][: case.count]
+            tensors[inner] = tensors[outer][case.rank * case.length :][: case.length]
         self.tensors = SimpleNamespace(**tensors)
         self.call = functools.partial(form.call, forms.function(form), case, self.tensors)
 
@@ -219,7 +213,7 @@ def in_ranks(
             count = elements(collective, nbytes, dtype.itemsize, n)
             world = rank, tuple(range(n)), request.root, dist.group.WORLD, device
             op = request.op if calls.CALLS[FORMS[collective]].reduces else None
-            case = Sized(*world, dtype, op, "", count)
+            case = Sized(*world, dtype, op, "", elements=count)
             places = [place for place in PLACES if place not in missing(collective)]
             found.append({place: _measured(collective, case, place, request) for place in places})
     return dist.get_backend(), device.type, found

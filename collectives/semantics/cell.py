@@ -64,3 +64,28 @@ class Cell:
         """
         leaves_one_out = self.variant == "subgroup" and self.world_size > 2
         return tuple(range(1 if leaves_one_out else 0, self.world_size))
+
+
+@dataclass(frozen=True)
+class DetailedCell(Cell):
+    """A cell that also says how long, which data and which members; the matrix has none of these.
+
+    `elements`, `data` and `salt` are those of a Case. `members` are global ranks; empty: as in any
+    cell. `chosen_root` is a global rank; -1: as in any cell.
+    """
+
+    elements: int | None = None
+    data: str = "exact"
+    salt: int = 0
+    members: tuple[int, ...] = ()
+    chosen_root: int = -1
+
+    @property
+    def root(self) -> int:
+        if self.chosen_root >= 0:
+            return self.chosen_root
+        return self.members[0] if self.members else super().root
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return self.members or super().ranks

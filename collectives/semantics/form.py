@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from collectives.semantics import values
+from collectives.semantics import values, wide_values
 
 # Nothing is promised of this buffer after the call.
 ANYTHING = object()
@@ -41,7 +41,9 @@ def received(data: torch.Tensor) -> Buffer:
 class Case:
     """A cell as one rank sees it.
 
-    `rank` and `size` are those of the group; `root` and `ranks` are global ranks.
+    `rank` and `size` are those of the group; `root` and `ranks` are global ranks. `elements` is the
+    length; None stands for a short one. `data` is "exact" (values.py), "wide" or "special"
+    (wide_values.py); two calls with another `salt` have other wide data.
     """
 
     rank: int
@@ -52,6 +54,9 @@ class Case:
     dtype: Any  # a torch.dtype; None where the caller brings no tensor
     op: str | None
     variant: str
+    elements: int | None = None
+    data: str = "exact"
+    salt: int = 0
 
     @property
     def size(self) -> int:
@@ -76,6 +81,8 @@ class Case:
     @property
     def length(self) -> int:
         """The number of elements: odd, and at two of them each rank's term differs from others'."""
+        if self.elements is not None:
+            return self.elements
         return {"scalar": 1, "empty": 0}.get(self.variant, 2 * self.size + 1)
 
     @property
@@ -104,11 +111,13 @@ class Case:
         """
         if not self.uneven:
             return [self.length] * self.size
-        return [1 + other + (rank or 0) for other in range(self.size)]
+        return [1 + other + (rank or 0) + (self.elements or 0) for other in range(self.size)]
 
     def moved(self, code: int, length: int | None = None) -> torch.Tensor:
         """Data for a call that does not reduce (see `values.moved`)."""
-        return values.moved(code, self._shape(length), self.dtype)
+        if self.data == "exact":
+            return values.moved(code, self._shape(length), self.dtype)
+        return wide_values.moved(code + 1009 * self.salt, self._shape(length), self.dtype)
 
     def pair(self, source: int, target: int) -> torch.Tensor:
         """What one rank has for another."""
@@ -117,7 +126,11 @@ class Case:
 
     def term(self, rank: int, start: int = 0, length: int | None = None) -> torch.Tensor:
         """What a rank contributes to a reduction (see `values.term`)."""
-        return values.term(rank, self.size, self._shape(length), self.dtype, start)
+        shape, op = self._shape(length), self.op or "SUM"
+        if self.data == "exact":
+            return values.term(rank, self.size, shape, self.dtype, start)
+        make = wide_values.term if self.data == "wide" else wide_values.special_term
+        return make(rank, self.size, shape, self.dtype, start + 1_000_003 * self.salt, op)
 
     def reduced(self, start: int = 0, length: int | None = None) -> torch.Tensor:
         """The reduction of all terms.
@@ -127,7 +140,11 @@ class Case:
         """
         if not values.has_meaning(self.op, self.dtype):
             return self.term(self.rank, start, length)
-        return values.reduced(self.op or "SUM", self.size, self._shape(length), self.dtype, start)
+        shape, op = self._shape(length), self.op or "SUM"
+        if self.data == "exact":
+            return values.reduced(op, self.size, shape, self.dtype, start)
+        make = wide_values.reduced if self.data == "wide" else wide_values.special_reduced
+        return make(op, self.size, shape, self.dtype, start + 1_000_003 * self.salt)
 
     def _shape(self, length: int | None) -> tuple[int, ...]:
         return self.shape if length is None else (length,)

@@ -6,8 +6,11 @@ tensor that is not contiguous; neither they nor the inputs may change. All compa
 a NaN, or a bool that is neither 0 nor 1, cannot hide.
 """
 
+import contextlib
 import dis
 import os
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from collectives.semantics import forms, values
-from collectives.semantics.cell import Cell
+from collectives.semantics.cell import Cell, DetailedCell
 from collectives.semantics.check import Mismatch, bits, kind
 from collectives.semantics.form import ANYTHING, Buffer, Case
 from collectives.words import printable
@@ -27,6 +30,8 @@ _GUARD_BYTE = 0x5A
 
 # Values are cut to so many letters: one page shows thousands of them.
 _SHOWN = 90
+# Of a tensor with more elements than this, so few are shown, from the first that differs.
+_LONG, _FEW = 40, 4
 
 
 # What Python raises where code is wrong.
@@ -70,40 +75,95 @@ def probe(
 
     Refused or Bug: the call raised. RuntimeError: the probe itself failed.
     """
-    form = forms.FORMS[cell.name]
-    group = dist.group.WORLD
     try:
-        if cell.variant == "subgroup":
-            group = dist.new_group(list(cell.ranks))
+        group = group_of(cell)
         if rank not in cell.ranks:
             return None
-        dtype = values.DTYPES[cell.dtype] if cell.dtype else None
-        case = Case(
-            cell.ranks.index(rank),
-            cell.ranks,
-            cell.root,
-            group,
-            device,
-            dtype,
-            cell.op,
-            cell.variant,
-        )
-        plan = form.plan(case)
-        expected = plan.pop("result", ANYTHING)
-        memory = {name: _lay_out(part, case) for name, part in plan.items()}
-        tensors = SimpleNamespace(**{name: _tensors(part) for name, part in memory.items()})
+        call = Call(cell, case_of(rank, device, cell, group))
     except Exception as error:
-        raise RuntimeError(f"the probe itself failed: {_first_line(error)}") from error
+        raise RuntimeError(f"the probe itself failed: {first_line(error)}") from error
+    with judged(rank, world_size) as verdict:
+        call.begin()
+        call.complete()
+        call.check()
+    return verdict.wrong
+
+
+class Call:
+    """One call in this rank, with its buffers laid out. `begin`, `complete` and `check` it."""
+
+    def __init__(self, cell: Cell, case: Case):
+        self.form, self.case = forms.FORMS[cell.name], case
+        plan = self.form.plan(case)
+        self.expected = plan.pop("result", ANYTHING)
+        self.memory = {name: _lay_out(part, case) for name, part in plan.items()}
+        self.tensors = SimpleNamespace(
+            **{name: _tensors(part) for name, part in self.memory.items()}
+        )
+        self.result: Any = None
+
+    def begin(self) -> Any:
+        """Make the call; what it returns, a Work if it is asynchronous."""
+        self.result = self.form.call(forms.function(self.form), self.case, self.tensors)
+        return self.result
+
+    def complete(self) -> None:
+        self.result = _complete(self.result, self.case)
+
+    def check(self) -> None:
+        """Raise Mismatch unless everything is as it must be."""
+        _check(self.case, self.memory, self.result, self.expected)
+
+
+def group_of(cell: Cell) -> Any:
+    """The group of the cell's ranks. A process makes each group once: all of its ranks must ask."""
+    takes_all = cell.ranks == tuple(range(cell.world_size))
+    if cell.variant != "subgroup" and takes_all:
+        return dist.group.WORLD
+    world = dist.group.WORLD
+    if (world, cell.ranks) not in _groups:
+        _groups[world, cell.ranks] = dist.new_group(list(cell.ranks))
+    return _groups[world, cell.ranks]
+
+
+_groups: dict[Any, Any] = {}
+
+
+def case_of(rank: int, device: torch.device, cell: Cell, group: Any) -> Case:
+    """The cell as this rank sees it."""
+    case = Case(
+        cell.ranks.index(rank),
+        cell.ranks,
+        cell.root,
+        group,
+        device,
+        values.DTYPES[cell.dtype] if cell.dtype else None,
+        cell.op,
+        cell.variant,
+    )
+    if isinstance(cell, DetailedCell):
+        case = replace(case, elements=cell.elements, data=cell.data, salt=cell.salt)
+    return case
+
+
+class Verdict:
+    """What was wrong; None if nothing was."""
+
+    wrong: str | None = None
+
+
+@contextlib.contextmanager
+def judged(rank: int, world_size: int) -> Iterator[Verdict]:
+    """Inside, a Mismatch is a verdict, and any other error becomes Refused or Bug."""
+    verdict = Verdict()
     try:
-        result = _complete(form.call(forms.function(form), case, tensors), case)
-        _check(case, memory, result, expected)
+        yield verdict
     except Mismatch as error:
-        return f"Mismatch: rank {rank}/{world_size}: {error}"
+        verdict.wrong = f"Mismatch: rank {rank}/{world_size}: {error}"
     except Exception as error:
         if line := _bug(error):
-            raise Bug(f"{_first_line(error)} ({line})") from error
-        raise Refused(_first_line(error)) from error
-    return None
+            raise Bug(f"{first_line(error)} ({line})") from error
+        raise Refused(first_line(error)) from error
 
 
 def _bug(error: Exception) -> str:
@@ -132,7 +192,7 @@ def _complete(result: Any, case: Case) -> Any:
     return result
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """The type and the first line of an error."""
     kind, text = type(error).__name__, str(error).strip()
     if not text:
@@ -149,8 +209,10 @@ class _Memory:
         # The tensor gets the dtype and the shape of `model`.
         model: torch.Tensor = buffer.before if buffer.after is ANYTHING else buffer.after
         self.step = 2 if case.variant == "noncontiguous" else 1
+        # One element behind the guard, the tensor begins where no vector instruction expects it.
+        self.offset = 1 if case.variant == "offset" else 0
         # A guard before the tensor, and at least one behind it: a multiple of every dtype's size.
-        size = (3 + model.numel() * self.step * model.element_size() // _GUARD) * _GUARD
+        size = (4 + model.numel() * self.step * model.element_size() // _GUARD) * _GUARD
         self.bytes = torch.full((size,), _GUARD_BYTE, dtype=torch.uint8, device=case.device)
         # Not every tensor: where all ranks store the opposite, moving and adding bytes is right.
         is_output, is_input = buffer.before is None, buffer.before is buffer.after
@@ -158,23 +220,45 @@ class _Memory:
         is_chosen = is_output or is_odd == is_input
         self.is_lazy = case.variant == "lazy" and is_chosen
         self.tensor = self._view(self.bytes, model)
-        self.tensor.copy_(complement(buffer.after) if buffer.before is None else buffer.before)
+        self.tensor.copy_(self.held())
+        self.equal_nan = case.data == "special"
+
+    def _kept(self, got: torch.Tensor, after: torch.Tensor) -> str:
+        """What it says about the call if every wrong element is as it was before."""
+        held = self.held()
+        wrong = (_elements(got) != _elements(after)).any(1)
+        if after is self.buffer.before or (_elements(got) != _elements(held)).any(1)[wrong].any():
+            return ""
+        if self.buffer.before is None:
+            return "; nothing was written there"
+        return "; there, this rank still holds its own input"
 
     def _view(self, memory: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
         """The place of the tensor in `memory`, which is laid out like `self.bytes`."""
         typed = memory.view(model.dtype)
-        first = _GUARD // model.element_size()
+        first = _GUARD // model.element_size() + self.offset
         tensor = typed[first : first + model.numel() * self.step : self.step].view(model.shape)
         if not self.is_lazy:
             return tensor
         return tensor.conj() if tensor.is_complex() else torch._neg_view(tensor)
 
+    def held(self) -> torch.Tensor:
+        """What the tensor holds before the call."""
+        before, after = self.buffer.before, self.buffer.after
+        return complement(after) if before is None else before
+
     def check(self, name: str) -> None:
         """Raise Mismatch unless the tensor and its guards are as they must be."""
         got = self.tensor.detach().cpu().resolve_conj().resolve_neg()
-        if self.buffer.after is not ANYTHING:
-            what = f"{name}, an input, changed" if self.buffer.before is self.buffer.after else name
-            _same(got, self.buffer.after, what)
+        after = self.buffer.after
+        if after is not ANYTHING:
+            what = f"{name}, an input, changed" if self.buffer.before is after else name
+            if self.equal_nan:  # the bits of a NaN that was computed are not defined
+                after = torch.where(after.isnan() & got.isnan(), got, after)
+            try:
+                _same(got, after, what)
+            except Mismatch as error:
+                raise Mismatch(f"{error}{self._kept(got, after)}") from None
         should = torch.full_like(self.bytes, _GUARD_BYTE, device="cpu")
         self._view(should, got).copy_(got)
         changed = (self.bytes.cpu() != should).nonzero()
@@ -224,15 +308,34 @@ def _same(got: Any, expected: Any, what: str) -> None:
         if kind(got) != kind(expected):
             raise Mismatch(f"{what}: got {kind(got)}, should be {kind(expected)}")
         if not torch.equal(bits(got), bits(expected)):
-            texts = [_show(got), _show(expected)]
-            if texts[0] == texts[1]:
-                texts = [f"the bytes {_show(bits(tensor))}" for tensor in (got, expected)]
-            raise Mismatch(f"{what}: got {texts[0]}, should be {texts[1]}")
+            raise Mismatch(f"{what}: {_difference(got, expected)}")
     elif isinstance(expected, list) and isinstance(got, list | tuple) and len(got) == len(expected):
         for number, pair in enumerate(zip(got, expected, strict=True)):
             _same(*pair, f"{what}[{number}]")
     elif isinstance(expected, torch.Tensor) or type(got) is not type(expected) or got != expected:
         raise Mismatch(f"{what}: got {_cut(repr(got))}, should be {_cut(repr(expected))}")
+
+
+def _elements(tensor: torch.Tensor) -> torch.Tensor:
+    """A row of bytes for each element."""
+    return bits(tensor).view(tensor.numel(), -1)
+
+
+def _difference(got: torch.Tensor, expected: torch.Tensor) -> str:
+    """What a tensor is and should be; of a long one, how many elements differ, and from where."""
+    where = ""
+    if got.numel() > _LONG:
+        places = (_elements(got) != _elements(expected)).any(1).nonzero().flatten()
+        first, last = int(places[0]), int(places[-1])
+        where = (
+            f"{len(places):,} of {got.numel():,} elements differ, from element {first:,} to "
+            f"{last:,}, "
+        )
+        got, expected = (tensor.flatten()[first : first + _FEW] for tensor in (got, expected))
+    texts = [_show(got), _show(expected)]
+    if texts[0] == texts[1]:
+        texts = [f"the bytes {_show(bits(tensor))}" for tensor in (got, expected)]
+    return f"{where}got {texts[0]}, should be {texts[1]}"
 
 
 def complement(tensor: torch.Tensor) -> torch.Tensor:

@@ -361,8 +361,8 @@ def test_values_are_compared_bit_by_bit():
 
 
 def test_an_error_is_its_type_and_its_first_line_in_letters_that_can_be_printed():
-    assert probe._first_line(ValueError("op \x04\nmore")) == "ValueError: op \\x04"
-    assert probe._first_line(ValueError()) == "ValueError"
+    assert probe.first_line(ValueError("op \x04\nmore")) == "ValueError: op \\x04"
+    assert probe.first_line(ValueError()) == "ValueError"
 
 
 # The command.
