@@ -16,6 +16,7 @@ from collectives.cli import matrix as cli_matrix
 from collectives.cli import practice as cli_practice
 from collectives.cli import run as cli_run
 from collectives.cli import terminal
+from collectives.cli import verify as cli_verify
 from collectives.course import chapters
 from collectives.course.console import check_stdout, print_text
 
@@ -109,6 +110,7 @@ def env() -> None:
 
 app.command("run", no_args_is_help=True, epilog=cli_run.STATUSES)(cli_run.run)
 app.command("matrix", epilog=cli_matrix.STATUSES)(cli_matrix.matrix)
+app.command("verify", epilog=cli_verify.STATUSES, no_args_is_help=True)(cli_verify.verify)
 app.command("diagnose", epilog=cli_diagnose.STATUSES, no_args_is_help=True)(cli_diagnose.diagnose)
 app.command("lab", epilog=cli_lab.STATUSES, no_args_is_help=True)(cli_lab.lab)
 app.command("cluster", epilog=cli_cluster.STATUSES)(cli_cluster.cluster)

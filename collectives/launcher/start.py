@@ -28,7 +28,7 @@ def start(spec: LaunchSpec, calls: LaunchWatch | None = None) -> call_record.Res
     """
     deadline = time.monotonic() + spec.world.timeout
     payload = rank_spec.pickle_by_value(spec.fn, spec.args)
-    world = _World(spec, calls)
+    world = Ranks(spec, calls)
     with contextlib.closing(calls) if calls else contextlib.nullcontext():
         try:
             with contextlib.closing(world):
@@ -49,7 +49,7 @@ def kill_all() -> None:
                 process.kill()
 
 
-class _World:
+class Ranks:
     """All ranks that one launch starts. `close` must be called after `start`, whatever happens."""
 
     def __init__(self, spec: LaunchSpec, calls: LaunchWatch | None):

@@ -1,0 +1,246 @@
+"""What is wrong with a backend: each cause once, however many questions show it.
+
+Two wrong answers have one cause if they were given at one place of the author's code, or where none
+is known by one call, in one kind of question. What they have in common, against what was answered
+rightly, is the condition of the cause. A wrong answer to a later kind of question that an earlier
+condition covers tells nothing new.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from collectives.backends import claims
+from collectives.semantics.cell import Cell
+from collectives.verify.question import SECTIONS, Answer, Question
+
+# Variants that are about the caller's tensors more than about a call: one cause for all calls.
+_OF_TENSORS = {
+    "noncontiguous": "with tensors that have gaps in memory",
+    "lazy": "with tensors that are negated or conjugated when they are read",
+    "scalar": "with tensors without a dimension",
+    "empty": "with tensors without elements",
+    "offset": "with tensors that begin at an odd address",
+}
+_WORDS = _OF_TENSORS | {
+    "async": "with async_op=True",
+    "subgroup": "in a group that lacks ranks",
+    "uneven": "with tensors of several lengths",
+    "root": "with another root than rank 0",
+    "tag": "with tags",
+    "any_source": "from any source",
+}
+# What a question asks that does not say: the traits of the plainest one.
+_PLAIN = {"dtype": "float32", "op": "SUM", "variant": "", "elements": 5, "data": "exact"}
+_CONDITIONS = ("dtype", "op", "variant", "elements", "data", "members", "ranks", "fate", "case")
+
+
+@dataclass
+class Cause:
+    """`answers` show it, the smallest first. `conditions` hold for all of them, and for no right
+    answer about the same calls."""
+
+    state: str
+    section: str
+    answers: list[Answer]
+    conditions: dict[str, Any] = field(default_factory=dict)
+    also: int = 0  # answers to later questions that it explains, too
+    note: str = ""
+
+    @property
+    def smallest(self) -> Answer:
+        return self.answers[0]
+
+    @property
+    def calls(self) -> list[str]:
+        return list(dict.fromkeys(answer.question.call for answer in self.answers))
+
+    @property
+    def place(self) -> str:
+        return self.smallest.place
+
+    def __str__(self) -> str:
+        verb = {"wrong": "wrong", "hangs": "hangs", "crashes": "crashes"}[self.state]
+        text = f"{', '.join(self.calls)}: {verb}"
+        if words := _condition_words(self.conditions):
+            text += f" {words}"
+        first = self.smallest
+        if self.section == "group":
+            return f"The group is not what torch has passed to it: {first.detail}"
+        text += f". {first.question}: {first.detail.removeprefix('Mismatch: ')}"
+        if self.place and self.place not in text:
+            text += f" [{self.place}]"
+        return text + self.note
+
+
+def traits_of(question: Question) -> dict[str, Any]:
+    return _PLAIN | {"ranks": question.ranks} | dict(question.traits)
+
+
+def causes_of(answers: Iterable[Answer]) -> list[Cause]:
+    answers = list(answers)
+    found: list[Cause] = []
+    for section in SECTIONS:
+        asked = [answer for answer in answers if answer.question.section == section]
+        new: dict[tuple[Any, ...], list[Answer]] = {}
+        for answer in sorted(asked, key=_size):
+            if answer.is_fault:
+                new.setdefault(_key(answer), []).append(answer)
+        if section == "lessons" and found:  # programs only show again what is known
+            found[0].also += sum(map(len, new.values()))
+            continue
+        causes: list[Cause] = []
+        for group in new.values():
+            if rest := _not_explained([*found, *causes], group):
+                causes.append(_cause(rest, asked))
+        found += _merged(causes)
+    for cause in found:
+        cause.note = _note(cause)
+    return found
+
+
+def _not_explained(causes: list[Cause], answers: list[Answer]) -> list[Answer]:
+    rest = []
+    for answer in answers:
+        known = next((cause for cause in causes if _explains(cause, answer)), None)
+        if known is None:
+            rest.append(answer)
+        else:
+            known.also += 1
+    return rest
+
+
+def _key(answer: Answer) -> tuple[Any, ...]:
+    question, traits = answer.question, traits_of(answer.question)
+    variant = traits["variant"] if question.section in ("calls", "sizes") else ""
+    if variant in _OF_TENSORS:
+        return answer.state, variant
+    if answer.state in ("hangs", "crashes") and answer.place:
+        return answer.state, answer.place
+    if question.section == "at once":
+        return answer.state, traits.get("case"), answer.place
+    kind = traits["op"] if question.section in ("calls", "widths") else ""
+    data = traits["data"] if question.section == "widths" else ""
+    return answer.state, answer.place or question.call, variant, kind, data
+
+
+def _cause(group: list[Answer], asked: list[Answer]) -> Cause:
+    group = sorted(group, key=_size)
+    first = group[0]
+    cause = Cause(first.state, first.question.section, group)
+    calls = set(cause.calls)
+    right = [
+        traits_of(answer.question)
+        for answer in asked
+        if answer.question.call in calls and answer.state == "works"
+    ]
+    wrong = [traits_of(answer.question) for answer in group]
+    variants = {one["variant"] for one in wrong}
+    for name in _CONDITIONS:
+        values = {one.get(name) for one in wrong}
+        alike = [one for one in right if name == "variant" or one["variant"] in variants]
+        others = {one.get(name) for one in alike} - values
+        if not others or None in values:
+            continue
+        if name == "elements":
+            lengths, right_ones = ([one for one in some if one] for some in (values, others))
+            if lengths and min(lengths) > max(right_ones, default=0):
+                cause.conditions[name] = min(lengths)
+        elif len(values) < 5 or name in ("variant", "dtype"):
+            cause.conditions[name] = tuple(sorted(values, key=str))
+    return cause
+
+
+def _size(answer: Answer) -> tuple[Any, ...]:
+    """The smallest question is the first: few ranks, few elements, the plainest kind."""
+    traits = traits_of(answer.question)
+    is_odd = traits["dtype"] not in ("float32", None)
+    elements = traits["elements"] or 10
+    return (
+        "." in answer.question.call or "coalesc" in answer.question.call,
+        bool(traits["variant"]),
+        elements,
+        answer.question.ranks,
+        is_odd,
+    )
+
+
+def _merged(causes: list[Cause]) -> list[Cause]:
+    """One cause for all places or calls that do the same wrong under the same conditions.
+
+    What only the conditions tell apart stays apart.
+    """
+    merged: dict[tuple[Any, ...], Cause] = {}
+    for number, cause in enumerate(causes):
+        conditions = tuple(sorted(cause.conditions.items()))
+        is_one_place = cause.place and cause.section != "failure"
+        key: tuple[Any, ...] = (cause.state, cause.place) if is_one_place else (number,)
+        if not cause.place and (conditions or cause.section == "failure"):
+            key = cause.state, conditions
+        elif cause.place:
+            key = cause.state, cause.place, conditions
+        if key in merged:
+            merged[key].answers = sorted(merged[key].answers + cause.answers, key=_size)
+        else:
+            merged[key] = cause
+    return list(merged.values())
+
+
+def _explains(cause: Cause, answer: Answer) -> bool:
+    """Whether the answer is wrong under the cause's conditions, in its calls or at its place."""
+    if cause.section == "group":
+        return True
+    if answer.question.call not in cause.calls and (not cause.place or cause.place != answer.place):
+        return False
+    traits = traits_of(answer.question)
+    for name, wanted in cause.conditions.items():
+        got = traits.get(name)
+        if name == "elements":
+            if got is None or got < wanted:
+                return False
+        elif name in ("ranks", "fate", "case"):
+            continue
+        elif got not in wanted:
+            return False
+    return True
+
+
+def _condition_words(conditions: dict[str, Any]) -> str:
+    words = []
+    for name, value in conditions.items():
+        if name == "elements":
+            words.append(f"from {value:,} elements on")
+        elif name == "variant":
+            words += [_WORDS.get(one, one) for one in value if one][:3]
+        elif name == "data":
+            kinds = {
+                "wide": "with values that need all bits of the dtype",
+                "special": "with nan, inf, -0.0 or subnormals",
+                "rounded": "beyond rounding",
+            }
+            words += [kinds[one] for one in value if one in kinds]
+        elif name == "members":
+            words += [f"in the group {list(one)}" for one in value if one]
+        elif name == "ranks":
+            words.append(f"on {', '.join(map(str, value))} ranks")
+        elif name in ("fate", "case"):
+            words.append(f"if a rank {', '.join(value)}" if name == "fate" else "")
+        else:
+            words.append(f"with {', '.join(map(str, value))}")
+    return ", ".join(word for word in words if word)
+
+
+def _note(cause: Cause) -> str:
+    """Whether gloo, to which many backends hand their calls, is claimed to do the same."""
+    cell = cause.smallest.question.program
+    if not isinstance(cell, Cell) or cell.device != "cpu":
+        return ""
+    import importlib.metadata
+
+    variant = cell.form.partition(":")[2]
+    form = cell.name if variant == "offset" else cell.form
+    same = Cell(cell.collective, form, "gloo", "cpu", cell.dtype, cell.op, cell.world_size)
+    claim = claims.expected(same, importlib.metadata.version("torch"))
+    if claim is None or claim.state != cause.state:
+        return ""
+    return f". gloo does so, too: {claim.reason}" if cell.backend != "gloo" else ". This is claimed"

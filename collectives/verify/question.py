@@ -1,0 +1,67 @@
+"""A question to a backend, and its answer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+# In the order in which they are asked, and what each is about.
+SECTIONS = {
+    "group": "the group itself: rank, size, name and device",
+    "calls": "every call with every dtype and reduction, short messages",
+    "sizes": "every call at several lengths",
+    "widths": "values that a narrower dtype cannot hold, and numbers that are none",
+    "groups": "every call in groups that lack some ranks, with every root",
+    "at once": "several calls and groups under way, and many in a row",
+    "failure": "a peer that dies, stops or never comes",
+    "lessons": "the programs of the course",
+    "stated": "what is told and not judged: equal bits, calls that do not match",
+}
+
+# What becomes of a question. "stated": it is told, and neither right nor wrong.
+NOT_ASKED, STATED = "not asked", "stated"
+STATES = ("works", "refuses", "crashes", "hangs", "wrong", STATED, NOT_ASKED)
+FAULTS = ("crashes", "hangs", "wrong")
+
+
+@dataclass(frozen=True)
+class Question:
+    """`run(rank, world_size, device)` asks it, in every rank of a world of `ranks`.
+
+    It returns None if all is right, a text for what is wrong, or a Stated. `call` is the call that
+    it is about, `case` says with what. `traits` are the same in words that can be compared: what
+    questions that failed have in common is told from them. `limit` is in seconds. If the question
+    `simpler`, a case of the same call, is answered wrongly, this one is told nothing new.
+    """
+
+    section: str
+    call: str
+    case: str
+    ranks: int
+    run: Callable[..., Any]
+    traits: tuple[tuple[str, Any], ...] = ()
+    limit: float = 15.0
+    program: Any = None
+
+    def __str__(self) -> str:
+        return f"{self.call}({self.case}), {self.ranks} ranks"
+
+
+@dataclass(frozen=True)
+class Stated:
+    """What a question found that is told and not judged."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`state` is one of STATES. `place` is a line of the author's: "mine.py, line 12 in f"."""
+
+    question: Question
+    state: str
+    detail: str = ""
+    place: str = ""
+
+    @property
+    def is_fault(self) -> bool:
+        return self.state in FAULTS

@@ -1,0 +1,84 @@
+"""How exact sums of floats are, where no order of adding is exact.
+
+Whatever the order, adding n numbers one after the other in their own dtype is off by at most n - 1
+eps times the sum of their absolute values. What is off by more has been computed in less.
+"""
+
+import functools
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+
+from collectives.semantics.check import Mismatch
+from collectives.semantics.probe import judged
+from collectives.verify.question import Question, Stated
+
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_CALLS = ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_single")
+_ELEMENTS = 4096
+
+
+def questions(backend: str, device: str, world_sizes: tuple[int, ...]) -> Iterator[Question]:
+    for size in world_sizes:
+        for name in _CALLS:
+            for dtype in _DTYPES:
+                for scale in ("ones", "limit"):
+                    word = str(dtype).removeprefix("torch.")
+                    what = "random numbers" if scale == "ones" else f"the largest {word}"
+                    run = functools.partial(rounded, name=name, dtype=dtype, scale=scale)
+                    traits = (("dtype", word), ("op", "SUM"), ("data", "rounded"))
+                    case = f"SUM, {word}, {what}"
+                    yield Question("widths", name, case, size, run, traits)
+
+
+def rounded(
+    rank: int, size: int, device: torch.device, name: str, dtype: torch.dtype, scale: str
+) -> Stated | str | None:
+    word = str(dtype).removeprefix("torch.")
+    random = torch.Generator().manual_seed(7)
+    factor = 1.0 if scale == "ones" else torch.finfo(dtype).max / (2 * size)
+    numbers = torch.rand(size, _ELEMENTS, generator=random, dtype=torch.float64) * 2 - 1
+    terms = (numbers * factor).to(dtype)
+    exact, most = terms.double().sum(0), terms.double().abs().sum(0)
+    with judged(rank, size) as verdict:
+        got, part = _reduce(name, terms[rank].to(device), rank, size)
+        if got is None:
+            return Stated("") if name == "reduce" else None
+        exact, most = exact[part], most[part]
+        error = (got.cpu().double() - exact).abs()
+        bound = (size - 1) * torch.finfo(dtype).eps * most
+        worst = int((error - bound).nan_to_num(torch.inf).argmax())
+        if not error[worst] <= bound[worst]:
+            raise Mismatch(
+                f"element {worst} is {got[worst].item():g}, the exact sum is "
+                f"{exact[worst].item():g}: that is {(error / bound)[worst].item():.3g} times "
+                f"as far off as {size} {word} may be"
+            )
+        once = (got.cpu() == exact.to(dtype)).double().mean().item()
+        share = (error / bound).nan_to_num(0).max().item()
+        return Stated(
+            f"{word}: off by at most {share:.2f} of (n - 1) eps sum|x|; {once:.0%} of the elements "
+            "are as if rounded once"
+        )
+    return verdict.wrong
+
+
+def _reduce(
+    name: str, own: torch.Tensor, rank: int, size: int
+) -> tuple[torch.Tensor | None, slice]:
+    """The sum, and of which elements it is."""
+    whole = slice(0, len(own))
+    if name == "all_reduce":
+        dist.all_reduce(own)
+        return own, whole
+    if name == "reduce":
+        dist.reduce(own, 0)
+        return (own if rank == 0 else None), whole
+    length = len(own) // size
+    output, part = own.new_zeros(length), slice(rank * length, (rank + 1) * length)
+    if name == "reduce_scatter":
+        dist.reduce_scatter(output, list(own[: size * length].split(length)))
+    else:
+        dist.reduce_scatter_tensor(output, own[: size * length])
+    return output, part

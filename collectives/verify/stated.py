@@ -1,0 +1,115 @@
+"""What is told and not judged: equal bits, NaN in MIN and MAX, calls that do not match.
+
+A claim of the backend's author about calls that do not match is judged.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from collectives.semantics.probe import first_line
+from collectives.verify.question import Question, Stated
+
+_LIMIT = timedelta(seconds=2)
+_PATIENCE = timedelta(seconds=6)
+
+# What two ranks do that do not agree, by what they disagree about.
+_Calls = dict[str, tuple[str, Callable[[int, Any], Any]]]
+MISMATCHES: _Calls = {
+    "other length": (
+        "all_reduce",
+        lambda rank, group: dist.all_reduce(torch.ones(5 + 3 * rank), group=group),
+    ),
+    "other dtype": (
+        "all_reduce",
+        lambda rank, group: dist.all_reduce(
+            torch.ones(6, dtype=(torch.float32, torch.int64)[rank]), group=group
+        ),
+    ),
+    "other reduction": (
+        "all_reduce",
+        lambda rank, group: dist.all_reduce(
+            torch.ones(5), (dist.ReduceOp.SUM, dist.ReduceOp.MAX)[rank], group=group
+        ),
+    ),
+    "other root": (
+        "broadcast",
+        lambda rank, group: dist.broadcast(torch.full((5,), 1.0 + rank), rank, group=group),
+    ),
+    "other call": (
+        "all_reduce",
+        lambda rank, group: (
+            dist.all_reduce(torch.ones(5), group=group)
+            if rank
+            else dist.broadcast(torch.ones(5), 0, group=group)
+        ),
+    ),
+}
+
+
+def questions(backend: str, device: str) -> Iterator[Question]:
+    for name in ("all_reduce", "reduce", "reduce_scatter_single"):
+        run = functools.partial(bits_again, name=name)
+        yield Question("stated", name, "the same sum again, and with ranks exchanged", 4, run)
+    for op in ("MIN", "MAX"):
+        run = functools.partial(nan_in, op=op)
+        yield Question("stated", "all_reduce", f"NaN in {op}", 2, run)
+    for what, (name, _) in MISMATCHES.items():
+        run = functools.partial(mismatched, what=what)
+        yield Question("stated", name, f"{what} on rank 1", 2, run, (("variant", what),))
+
+
+def bits_again(rank: int, size: int, device: torch.device, name: str) -> Stated:
+    random = torch.Generator().manual_seed(3)
+    terms = torch.randn(size, 65_536, generator=random).to(device)
+    turned = terms.roll(1, 0)
+    first, again, other = (_summed(name, one[rank].clone(), size) for one in (terms, terms, turned))
+    texts = [
+        f"{what}: {'equal bits' if torch.equal(one, first) else 'other bits'}"
+        for what, one in (("again", again), ("with ranks exchanged", other))
+    ]
+    return Stated(", ".join(texts))
+
+
+def _summed(name: str, own: torch.Tensor, size: int) -> torch.Tensor:
+    if name == "all_reduce":
+        dist.all_reduce(own)
+    elif name == "reduce":
+        dist.reduce(own, 0)
+        dist.broadcast(own, 0)
+    else:
+        output = own.new_zeros(len(own) // size)
+        dist.reduce_scatter_tensor(output, own)
+        return output
+    return own
+
+
+def nan_in(rank: int, size: int, device: torch.device, op: str) -> Stated:
+    pairs = torch.tensor([[float("nan"), 1.0], [1.0, float("nan")]], device=device)
+    own = pairs[rank].clone()
+    dist.all_reduce(own, getattr(dist.ReduceOp, op))
+    first, second = own.tolist()
+    return Stated(f"{op}(nan, 1) is {first:g}, {op}(1, nan) is {second:g}")
+
+
+def mismatched(rank: int, size: int, device: torch.device, what: str) -> Stated:
+    """What each rank says, in one text. A process that dies says nothing: its world does."""
+    group = dist.new_group(list(range(size)), timeout=_LIMIT)
+    store = c10d._get_default_store()
+    try:
+        MISMATCHES[what][1](rank, group)
+        text = "returned"
+    except Exception as error:
+        text = f"raised {first_line(error)}"
+    store.set(f"mismatched/{rank}", text)
+    try:
+        store.wait([f"mismatched/{other}" for other in range(size)], _PATIENCE)
+        texts = [store.get(f"mismatched/{other}").decode() for other in range(size)]
+    except RuntimeError:
+        return Stated(f"rank {rank} {text}; another rank hung")
+    return Stated("; ".join(f"rank {other} {text}" for other, text in enumerate(texts)))
