@@ -79,7 +79,7 @@ def probe(
         group = group_of(cell)
         if rank not in cell.ranks:
             return None
-        call = Call(cell, case_of(rank, device, cell, group))
+        call = ProbedCall(cell, case_of(rank, device, cell, group))
     except Exception as error:
         raise RuntimeError(f"the probe itself failed: {first_line(error)}") from error
     with judged(rank, world_size) as verdict:
@@ -89,7 +89,7 @@ def probe(
     return verdict.wrong
 
 
-class Call:
+class ProbedCall:
     """One call in this rank, with its buffers laid out. `begin`, `complete` and `check` it."""
 
     def __init__(self, cell: Cell, case: Case):
@@ -146,16 +146,16 @@ def case_of(rank: int, device: torch.device, cell: Cell, group: Any) -> Case:
     return case
 
 
-class Verdict:
+class Judgement:
     """What was wrong; None if nothing was."""
 
     wrong: str | None = None
 
 
 @contextlib.contextmanager
-def judged(rank: int, world_size: int) -> Iterator[Verdict]:
+def judged(rank: int, world_size: int) -> Iterator[Judgement]:
     """Inside, a Mismatch is a verdict, and any other error becomes Refused or Bug."""
-    verdict = Verdict()
+    verdict = Judgement()
     try:
         yield verdict
     except Mismatch as error:
@@ -228,7 +228,7 @@ class _Memory:
         held = self.held()
         wrong = (_elements(got) != _elements(after)).any(1)
         if after is self.buffer.before or (_elements(got) != _elements(held)).any(1)[wrong].any():
-            return ""
+            return _as_exact_as(got, after)
         if self.buffer.before is None:
             return "; nothing was written there"
         return "; there, this rank still holds its own input"
@@ -314,6 +314,21 @@ def _same(got: Any, expected: Any, what: str) -> None:
             _same(*pair, f"{what}[{number}]")
     elif isinstance(expected, torch.Tensor) or type(got) is not type(expected) or got != expected:
         raise Mismatch(f"{what}: got {_cut(repr(got))}, should be {_cut(repr(expected))}")
+
+
+def _as_exact_as(got: torch.Tensor, after: torch.Tensor) -> str:
+    """The narrower dtype that would be as far off, if the numbers are nearly right."""
+    if got.dtype is torch.bool or got.is_complex() or after.numel() < _LONG:
+        return ""
+    error = ((got.double() - after.double()).abs() / after.double().abs()).nan_to_num(0)
+    exact = got != after
+    typical = error[exact].median().item() if exact.any() else 0.0
+    own = torch.finfo(got.dtype).eps if got.is_floating_point() else 0.0
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        eps = torch.finfo(dtype).eps
+        if own < eps and eps / 64 < typical <= eps:
+            return f"; that is as exact as {str(dtype).removeprefix('torch.')}"
+    return ""
 
 
 def _elements(tensor: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,7 @@ from torch.distributed import distributed_c10d as c10d
 from collectives.semantics.cell import DetailedCell
 from collectives.semantics.check import Mismatch
 from collectives.semantics.forms import FORMS, called
-from collectives.semantics.probe import Call, case_of, group_of, judged
+from collectives.semantics.probe import ProbedCall, case_of, group_of, judged
 from collectives.verify.question import Question
 
 # What can be called with async_op=True.
@@ -106,12 +106,12 @@ def _cell(name: str, backend: str, device: str, size: int, elements: int) -> Det
 
 def _call(
     rank: int, device: torch.device, cell: DetailedCell, salt: int, group: Any = None
-) -> Call:
+) -> ProbedCall:
     cell = replace(cell, salt=salt)
-    return Call(cell, case_of(rank, device, cell, group or group_of(cell)))
+    return ProbedCall(cell, case_of(rank, device, cell, group or group_of(cell)))
 
 
-def _ended(call: Call, what: str) -> None:
+def _ended(call: ProbedCall, what: str) -> None:
     try:
         call.complete()
         call.check()
@@ -178,7 +178,7 @@ def not_early(rank: int, size: int, device: torch.device, cell: DetailedCell) ->
     return verdict.wrong
 
 
-def _kept(call: Call) -> str:
+def _kept(call: ProbedCall) -> str:
     try:
         call.check()
     except Mismatch as error:

@@ -119,7 +119,7 @@ def _key(answer: Answer) -> tuple[Any, ...]:
         return answer.state, answer.place
     if question.section == "at once":
         return answer.state, traits.get("case"), answer.place
-    kind = traits["op"] if question.section in ("calls", "widths") else ""
+    kind = traits["op"] if question.section == "calls" else ""
     data = traits["data"] if question.section == "widths" else ""
     return answer.state, answer.place or question.call, variant, kind, data
 
@@ -141,6 +141,8 @@ def _cause(group: list[Answer], asked: list[Answer]) -> Cause:
         alike = [one for one in right if name == "variant" or one["variant"] in variants]
         others = {one.get(name) for one in alike} - values
         if not others or None in values:
+            continue
+        if name == "elements" and cause.section != "sizes":
             continue
         if name == "elements":
             lengths, right_ones = ([one for one in some if one] for some in (values, others))
@@ -172,7 +174,7 @@ def _merged(causes: list[Cause]) -> list[Cause]:
     """
     merged: dict[tuple[Any, ...], Cause] = {}
     for number, cause in enumerate(causes):
-        conditions = tuple(sorted(cause.conditions.items()))
+        conditions = tuple(sorted((*pair,) for pair in cause.conditions.items() if pair[0] != "op"))
         is_one_place = cause.place and cause.section != "failure"
         key: tuple[Any, ...] = (cause.state, cause.place) if is_one_place else (number,)
         if not cause.place and (conditions or cause.section == "failure"):
@@ -180,7 +182,13 @@ def _merged(causes: list[Cause]) -> list[Cause]:
         elif cause.place:
             key = cause.state, cause.place, conditions
         if key in merged:
-            merged[key].answers = sorted(merged[key].answers + cause.answers, key=_size)
+            known = merged[key]
+            known.answers = sorted(known.answers + cause.answers, key=_size)
+            if "op" in known.conditions and "op" in cause.conditions:
+                ops = {*known.conditions["op"], *cause.conditions["op"]}
+                known.conditions["op"] = tuple(sorted(ops))
+            else:
+                known.conditions.pop("op", None)
         else:
             merged[key] = cause
     return list(merged.values())

@@ -32,7 +32,7 @@ from collectives.launcher.world import World
 from collectives.semantics.cell import DetailedCell
 from collectives.semantics.check import Mismatch
 from collectives.semantics.forms import FORMS, called
-from collectives.semantics.probe import Call, Silence, case_of, first_line
+from collectives.semantics.probe import ProbedCall, Silence, case_of, first_line
 from collectives.verify import worlds
 from collectives.verify.at_once import CALLS, needs, together
 from collectives.verify.question import NOT_ASKED, Answer, Question
@@ -145,7 +145,7 @@ def _call(rank: int, size: int, device: torch.device, backend: str, name: str) -
     cell = DetailedCell(
         form.collective, name, backend, device.type, "float32", op, size, elements=_ELEMENTS
     )
-    return Call(cell, case_of(rank, device, cell, dist.group.WORLD))
+    return ProbedCall(cell, case_of(rank, device, cell, dist.group.WORLD))
 
 
 class _Barrier:

@@ -20,7 +20,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-import collectives
 from collectives.semantics.probe import Bug, Refused, Silence
 from collectives.verify.question import Question, Stated
 
@@ -28,7 +27,7 @@ from collectives.verify.question import Question, Stated
 _LEAVE = 20.0
 
 _STDLIB = sysconfig.get_path("stdlib") + os.sep
-_OTHERS = tuple(os.path.dirname(file) + os.sep for file in (torch.__file__, collectives.__file__))
+_OTHERS = tuple(f"{Path(file).parent}{os.sep}" for file in (torch.__file__, Path(__file__).parent))
 _LIBRARIES = tuple(f"{os.sep}{name}{os.sep}" for name in ("numpy", "cloudpickle"))
 
 # faulthandler writes into these files until the process ends.

@@ -156,9 +156,8 @@ def _call(cell: Cell, is_async: bool, group: str) -> list[str] | None:
 
     body = [fill(line) for line in lines]
     if variant == "noncontiguous":
-        body = [
-            line.replace("= x(", "= gaps(").replace("torch.zeros_like(", "gaps(") for line in body
-        ]
+        body = [line.replace("= x(rank, k)", "= gaps(x(rank, k))") for line in body]
+        body = [line.replace("torch.zeros_like(", "gaps(") for line in body]
     return [
         "def call(k):",
         *(f"    {line}" for line in body),
