@@ -45,6 +45,17 @@ def diagnose(
             help="Run nothing: explain this log (-: standard input), or Flight Recorder dumps.",
         ),
     ] = None,
+    pid: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PID",
+            help="Run nothing: say where the ranks of a job stand that runs already, below this "
+            "process (of torchrun, mpiexec or the script). Needs py-spy.",
+        ),
+    ] = None,
+    between: Annotated[
+        float, typer.Option(metavar="S", help="With --pid: look twice, S seconds apart.")
+    ] = 2.0,
 ) -> int:
     """Run any program of torch.distributed, unchanged; name the rank and line that fails or hangs.
 
@@ -62,6 +73,10 @@ def diagnose(
             text, is_well = report([log, *(command or [])])  # of log*, the shell makes several
             print_text(text)
             return 0 if is_well else 1
+        if pid is not None:
+            if command or timeout is not None:
+                raise ValueError("--pid runs nothing: a command and --timeout do not go with it.")
+            return _attach(pid, between, json_file)
         if not command:
             raise ValueError("name a command, as in -- torchrun train.py, or --log FILE.")
         _check(hang_after, timeout)
@@ -85,6 +100,23 @@ def diagnose(
         print_text(f"collectives diagnose: {error}", stderr=True)
         return status or 2
     return status
+
+
+def _attach(pid: int, between: float, json_file: Path | None) -> int:
+    """Where the ranks stand that run already. Statuses: 1 somebody waits, 0 nobody does."""
+    from collectives.diagnosis.attach import look, report
+
+    _check(between, None)
+    if json_file is not None:
+        write_file(json_file, "")
+    document = look.look(pid, between)
+    waits = report.somebody_waits([document])
+    text = report.write([document])
+    print_text(text)
+    if json_file is not None:
+        document |= {"waits": waits, "says": text, "status": int(waits)}
+        write_file(json_file, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    return int(waits)
 
 
 def _check(hang_after: float, timeout: float | None) -> None:

@@ -15,8 +15,9 @@ NOWHERE: Frame = ("", 0, "")
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$')
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _COURSE = f"{_PACKAGE}_course{os.sep}"  # the programs in the wheel, which are a reader's
-_PREFIXES = tuple(str(Path(path).resolve()) for path in {sys.base_prefix, sys.prefix})
 _TORCH = f"site-packages{os.sep}torch{os.sep}"
+# Python's own folder, also that of another Python than ours; Debian's packages.
+_PYTHONS = re.compile(r"[/\\]lib[/\\]python3(\.\d+)?[/\\]")
 
 # The kinds of code. The caller is never inside torch or this package; it is in another library only
 # if the stack has no code of the program.
@@ -114,9 +115,7 @@ def is_library(file: str) -> bool:
         return True
     if file.startswith(_COURSE):
         return False
-    return "site-packages" in file or (
-        file.startswith(_PREFIXES) and f"{os.sep}lib{os.sep}python" in file
-    )
+    return "site-packages" in file or bool(_PYTHONS.search(file))
 
 
 def is_ours(file: str) -> bool:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from collectives.diagnosis.attach import report as standing
 from collectives.diagnosis.log import dump, verdict
 from collectives.diagnosis.log.job import Logs
 from collectives.diagnosis.log.messages import MOST, Sighting
@@ -23,8 +24,12 @@ def report(names: Iterable[str]) -> tuple[str, bool]:
     """
     dumps: dict[int, dump.Dump] = {}
     logs = Logs()
+    seen: list[dict] = []  # by --pid, on each machine
     for name in (one for given in names for one in _files(given)):
         with _opened(name) as stream:
+            if standing.is_document(stream.peek(64)):
+                seen.append(standing.read(name, stream))
+                continue
             if not dump.is_dump(stream.peek(2)[:2]):
                 logs.read(name, stream)
                 continue
@@ -36,6 +41,10 @@ def report(names: Iterable[str]) -> tuple[str, bool]:
     of_dumps = dump.verdict(dumps) if dumps else None
     if of_dumps is not None:
         texts.append(of_dumps.says)
+    if seen:
+        texts.append(standing.write(seen))
+        if of_dumps is None and not logs.names:
+            return texts[0], not standing.somebody_waits(seen)
     return "\n\n".join(texts), of_dumps is not None and of_dumps.kind == "ok" and not logs.names
 
 
