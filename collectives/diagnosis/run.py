@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from collectives.diagnosis.rules import hints
-from collectives.diagnosis.rules.report import format_arguments, location
+from collectives.diagnosis.rules.report import format_arguments
 from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.diagnosis.timing import POLL
 from collectives.diagnosis.watch.job import Job
@@ -57,12 +57,13 @@ def run(
         monitor = JobMonitor(job, hang_after, report, command)
         try:
             verdict = _watch(process, monitor, timeout)
+            monitor.report_attempts()
         finally:
             end_all(process, folder, others)
             job.nodes.close()
             monitor.meeting.close()
         noticed = hints.hints(job.noticed(), verdict.kind)
-        verdict = dataclasses.replace(verdict, hints=noticed)
+        verdict = dataclasses.replace(verdict, hints=noticed, earlier=tuple(job.attempts))
         return _with_notes(verdict, job), status(verdict, process.returncode)
     finally:
         adopt_orphans(adopted)
@@ -102,11 +103,17 @@ def as_json(verdict: Verdict, command: list[str], returncode: int) -> dict:
         {"rank": rank, "machine": verdict.machines.get(rank), "does": doing, "where": where}
         for rank, (doing, where) in sorted(verdict.lines.items())
     ]
-    fields = {name: getattr(verdict, name) for name in ("group", "seq", "field", "says")}
+
+    def found(verdict: Verdict) -> dict:
+        guilty = [plain(call) for call in verdict.guilty]
+        return {"verdict": verdict.kind, "guilty": guilty, "says": verdict.says}
+
+    fields = {name: getattr(verdict, name) for name in ("group", "seq", "field")}
+    attempts = [*verdict.earlier, verdict] if verdict.earlier else []
     return {
-        "verdict": verdict.kind,
         "machine": socket.gethostname(),
-        "guilty": [plain(call) for call in verdict.guilty],
+        **found(verdict),
+        "attempts": [found(one) for one in attempts],
         "ranks": ranks,
         "cycle": list(verdict.cycle),
         **fields,
@@ -150,16 +157,11 @@ def _at_the_end(job: Job, code: int) -> Verdict:
     """The program has ended by itself."""
     if code == 0:
         job.trust_launcher()
-    verdict, raised = job.verdict(stalled=True), job.first_raised()
+    verdict = job.verdict(stalled=True)
     if verdict.kind not in ("ok", "not-distributed") or code == 0:
         return verdict
-    if raised is not None:
-        file, line, function = raised["where"]
-        rank = int(raised["rank"]) if raised["rank"] is not None else -1
-        who = f"rank {rank}" if rank >= 0 else "a process without a rank"
-        guilty = Call("", rank=rank, file=file, line=line, function=function)
-        what = f"{who}: {raised['text']}\n  {location(guilty)}"
-        return Verdict("raised", what, (guilty,), lines=verdict.lines)
+    if (raised := job.raised()) is not None:
+        return dataclasses.replace(raised, lines=verdict.lines)
     if verdict.kind == "not-distributed":
         return verdict
     what = f"the program ended with status {code}; its calls fitted, and no rank raised"

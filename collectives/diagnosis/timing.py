@@ -14,6 +14,9 @@ STABLE = 0.6
 # A rank that runs has answered a question by then.
 ANSWER = 0.25
 
+# Which processes a program has is looked up so often, while nothing moves.
+LOOK_AT_PROCESSES = 1.0
+
 # A launcher that sees a rank fail ends the others, but not sooner than this. A rank that ended,
 # nobody knows how, within this time after the first failure may have ended by itself.
 LAUNCHER_REACTS_NS = 60_000_000

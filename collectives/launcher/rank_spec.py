@@ -25,10 +25,7 @@ from collectives.backends import availability
 from collectives.launcher.server import SAFE_PATH, default_start_method
 from collectives.launcher.world import World
 from collectives.process_groups.mpi import pmi
-from collectives.recording import stack
-
-# Variables of torchrun's and mpiexec's own workers. A world that we start must not inherit them.
-_FOREIGN = ("TORCHELASTIC_", "ROLE_", "GROUP_", "MASTER_", "PMI", "OMPI_", "MPI_LOCAL")
+from collectives.recording import launchers, stack
 
 # cloudpickle keeps one register of modules for the whole process.
 _pickling = threading.Lock()
@@ -111,7 +108,9 @@ def for_shared_rank(world: World, store: tuple[str, int, str]) -> RankSpec:
 
 
 def _environ(world: World) -> dict[str, str]:
-    own = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+    own = {
+        name: value for name, value in os.environ.items() if not name.startswith(launchers.FOREIGN)
+    }
     if SAFE_PATH in own.items():  # another thread is starting a rank
         del own[SAFE_PATH[0]]
     sizes = {"WORLD_SIZE": str(world.nproc), "LOCAL_WORLD_SIZE": str(world.ranks_here)}

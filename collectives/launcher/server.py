@@ -9,8 +9,9 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from collectives.recording import launchers
+
 _preloaded: list[str] = []
-_LAUNCHERS = {"TORCHELASTIC_RUN_ID", "PMI_RANK", "OMPI_COMM_WORLD_RANK"}
 
 
 # Any text switches it on; by this one a process knows that nobody else has.
@@ -114,5 +115,5 @@ def start_beside_torch(*modules: str) -> None:
 
     The server must import torch, too: side by side that takes half the time.
     """
-    if "torch" not in sys.modules and not _LAUNCHERS & os.environ.keys():
+    if "torch" not in sys.modules and not launchers.is_started_by_launcher(os.environ):
         start_server(modules)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from collectives.process_groups.mpi import installation
+from collectives.recording import launchers
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -19,17 +20,14 @@ if TYPE_CHECKING:
 # The variables that identify a worker of each launcher. The worker's own children inherit them, but
 # are not workers.
 _TORCHRUN = ("TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_MPI = {"PMI": ("PMI_RANK", "PMI_SIZE"), "OMPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")}
-# A step is what srun starts. A batch script is in a job, but in no step.
 _SLURM = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID")
-# What shows that a launcher started this process, or a parent of it.
-_SIGNS = ("TORCHELASTIC_RUN_ID", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_STEP_ID")
 _UNSET = (
     "torchrun, mpiexec and srun set all of their variables: start this process with one of them, "
     "or unset what one left, to let it start its own ranks."
 )
-_LOCAL_SIZE = ("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
-_LOCAL_RANK = ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK")
+_LOCAL_RANK, _LOCAL_SIZE = zip(
+    *(names[2:] for names in (launchers.TORCHRUN, *launchers.MPI)), strict=True
+)
 
 _launcher_store: "dist.Store | None" = None
 
@@ -95,7 +93,7 @@ def launcher_worker() -> Worker | None:
     if "TORCHELASTIC_RUN_ID" in environ:
         return _worker("torchrun", "RANK", "WORLD_SIZE") if _is_direct(_TORCHRUN) else None
     in_step = "SLURM_STEP_ID" in environ
-    for rank, size in _MPI.values():
+    for rank, size, *_ in launchers.MPI:
         if rank in environ:
             if in_step and not any(name in environ for name in _LOCAL_SIZE):
                 break  # srun --mpi: Slurm knows who shares a machine
@@ -174,7 +172,7 @@ def _worker(launcher: str, rank: str, size: str) -> Worker:
 
 
 def _slurm_worker() -> Worker:
-    is_offered = any(rank in os.environ for rank, _ in _MPI.values())
+    is_offered = any(rank in os.environ for rank, *_ in launchers.MPI)
     world_size = _number("SLURM_STEP_NUM_TASKS", 1)
     tasks = _tasks(_text("SLURM_STEP_TASKS_PER_NODE"))
     # Some clusters offer MPI to every step. A program that cannot load it uses a store.
@@ -218,7 +216,9 @@ def _number(name: str, least: int = 0, end: int | None = None) -> int:
 def _text(name: str) -> str:
     if name in os.environ:
         return os.environ[name]
-    shown = ", ".join(f"{name}={os.environ[name]}" for name in _SIGNS if name in os.environ)
+    shown = ", ".join(
+        f"{name}={os.environ[name]}" for name in launchers.SIGNS if name in os.environ
+    )
     raise ValueError(f"{shown} is set, but {name} is not. {_UNSET}")
 
 

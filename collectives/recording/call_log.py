@@ -27,11 +27,12 @@ _HEADER = 4096
 # `began`, `ended`: when the process began, and when it ended by itself. `asked`: the number of the
 # reader's last question. `world`: the same number in all ranks of one world. `written`: how much
 # was ever written into the ring of texts. `first`, `past`: the calls of a launch's function begin
-# with the one and end before the other; -1 if it has not come there.
-_MAGIC = b"calls  3"
+# with the one and end before the other; -1 if it has not come there. `attempt`: of an elastic job,
+# 0 for the first.
+_MAGIC = b"calls  4"
 _NAMES = [
     *("pid", "parent", "rank", "world_size", "count"),
-    *("began", "ended", "asked", "world", "written", "first", "past"),
+    *("began", "ended", "asked", "world", "written", "first", "past", "attempt"),
 ]
 # Where some of them lie, in words of 8 bytes.
 _RANK, _SIZE, _COUNT, _ENDED, _ASKED, _WORLD, _WRITTEN, _FIRST, _PAST = 3, 4, 5, 7, 8, 9, 10, 11, 12
@@ -83,7 +84,9 @@ class Writer:
 
     tensors = False
 
-    def __init__(self, file: BinaryIO, rank: int, world_size: int, world: int = 0):
+    def __init__(
+        self, file: BinaryIO, rank: int, world_size: int, world: int = 0, attempt: int = 0
+    ):
         reserve(file)
         self.memory = mmap.mmap(file.fileno(), SIZE)
         self.words = memoryview(self.memory).cast("q")
@@ -91,7 +94,7 @@ class Writer:
         self.texts: dict[CallArgs, int] = {}
         self.noticed: dict[tuple, list] = {}
         who = os.getpid(), os.getppid(), rank, world_size
-        head = *who, 0, time.monotonic_ns(), 0, 0, world, 0, -1, -1
+        head = *who, 0, time.monotonic_ns(), 0, 0, world, 0, -1, -1, attempt
         for place, value in enumerate(head, 1):
             self.words[place] = value
         self.memory[: len(_MAGIC)] = _MAGIC  # last: whoever sees it sees the rest

@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from . import stack
 
@@ -20,14 +21,15 @@ from . import stack
 class ExitHooks:
     """Tells `report` what ends this process, as plain values.
 
-    `on_process_start` is called when a process of multiprocessing begins. `exited`: what the
-    program gave to sys.exit, and where, if it has called nothing of torch.distributed since.
+    `on_process_start` is called when a process of multiprocessing begins, with its object.
+    `exited`: what the program gave to sys.exit, and where, if it has called nothing of
+    torch.distributed since.
     """
 
     def __init__(
         self,
         report: Callable[[dict], None],
-        on_process_start: Callable[[], None] = lambda: None,
+        on_process_start: Callable[[Any], None] = lambda process: None,
     ):
         self.report = report
         self.on_process_start = on_process_start
@@ -106,7 +108,7 @@ class ExitHooks:
 
         @functools.wraps(real)
         def run(*args):
-            self.on_process_start()
+            self.on_process_start(args[0])
             return real(*args)
 
         process.BaseProcess.run = run

@@ -1,11 +1,11 @@
 """Record the calls of this process, and note how it ends.
 
-In a program under diagnosis the parent's private folder gets three files, named by the process id.
-`.calls`: the log of its calls, which also takes where its main thread is and what the Flight
-Recorder holds, when the parent asks and at the end. `.raised`: the exception that ended the
-process, a rank or not. `.stack`: where a signal ended it. The program does what it would do without
-us, and no error of ours reaches it. A rank of `launch` has such a log alone, in a file without a
-name.
+In a program under diagnosis the parent's private folder gets files, named by the process id.
+`.start`: who the process is (see process_start.py). `.calls`: the log of its calls, which also
+takes where its main thread is and what the Flight Recorder holds, when the parent asks and at the
+end. `.raised`: the exception that ended the process, a rank or not. `.stack`: where a signal ended
+it. The program does what it would do without us, and no error of ours reaches it. A rank of
+`launch` has such a log alone, in a file without a name.
 """
 
 import atexit
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..semantics.on_import import OnImport
-from . import call_log
+from . import call_log, process_start
 from .exit_hooks import ExitHooks
 from .rank_log import Log, write_error
 
@@ -94,8 +94,11 @@ class Recording:
             log, lambda _: multiprocessing.util.Finalize(None, self.end, exitpriority=-100)
         )
 
-    def _on_process_start(self) -> None:
+    def _on_process_start(self, process) -> None:
         """A process of multiprocessing begins what it is for."""
+        if self.folder is not None:
+            with contextlib.suppress(Exception):
+                process_start.note(str(self.folder), process)
         if self.log is not None:
             self.log.on_process_start()
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from . import call_log, stack
+from . import call_log, launchers, stack
 from .call import WORLD, requested_place
 from .exit_hooks import ExitHooks, keep_stack
 
@@ -57,7 +57,8 @@ class Log:
             self.meets = _meeting_place({})
             rank = _environ("RANK") if rank is None else rank
             world_size = _environ("WORLD_SIZE")
-            self.writer = call_log.Writer(file, rank, world_size, _number(self.meets))
+            attempt = max(_environ(launchers.ATTEMPT), 0)
+            self.writer = call_log.Writer(file, rank, world_size, _number(self.meets), attempt)
         if self.folder and not self.keeps_stack:
             self.keeps_stack = keep_stack(self.folder / f"{os.getpid()}.stack")
         # subtle: not by threading, where a program may count or join all threads that there are.

@@ -175,7 +175,7 @@ def test_of_two_processes_with_one_rank_number_the_one_that_calls_is_the_rank(tm
 def test_the_count_of_a_report_is_that_of_all_worlds():
     job = Job()
     for number, words in enumerate(["barrier", "barrier broadcast:0", "barrier"]):
-        job.worlds[77, number] = world = JobWorld()
+        job.worlds[0, 77, number] = world = JobWorld()
         for call in hand_made.program(words, words):
             world.matching.note(call)
     says = job.verdict(stalled=False).says

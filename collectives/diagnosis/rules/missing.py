@@ -156,7 +156,9 @@ def _incomplete(snapshot: Snapshot, sequence: Sequence, seq: int) -> Verdict | N
     if computing and not ended:
         has = "has" if len(computing) == 1 else "have"
         what = f"{ranks(computing)} {has} not joined {numbered(call)}"
-        return _verdict(snapshot, "slow", what, sequence, seq, computing)
+        processes = {rank: snapshot.states[rank].process for rank in computing}
+        notes = [f"rank {rank} is {which}" for rank, which in processes.items() if which]
+        return _verdict(snapshot, "slow", what, sequence, seq, computing, notes)
     what = _never_joined(sequence, seq, absent)
     return _verdict(snapshot, "hang", what, sequence, seq, _blamed(snapshot, joined, absent))
 

@@ -38,7 +38,8 @@ class State:
     the exception. `signal`: the one that killed it. `at`: when it ended, in nanoseconds. `unseen`:
     it returned without noting that, so `at` is when it was found gone. `in_torch`: its main thread
     is in torch, below `where`. `is_old`: `where` is from its last answer, and it may have gone on
-    since. `machine`: the host name, if the world is on several.
+    since. `machine`: the host name, if the world is on several. `process`: of a rank that has not
+    come, which process it may be.
     """
 
     status: str = "running"
@@ -52,6 +53,7 @@ class State:
     stopped: bool = False
     is_old: bool = False
     machine: str = ""
+    process: str = ""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,8 @@ class Verdict:
     in words; `notes`: what else is to be said of it. `guilty`: the calls to blame; for a rank that
     is in no call, its place, with an empty name. `lines`: by rank, what it does and where.
     `machines`: by rank, its host name, as far as it is known. `gives_up`: the first rank that waits
-    gives up after so many seconds; the program may handle that.
+    gives up after so many seconds; the program may handle that. `earlier`: the verdicts on earlier
+    attempts of an elastic job.
     """
 
     kind: str
@@ -48,6 +49,7 @@ class Verdict:
     machines: dict[int, str] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
     hints: tuple[Hint, ...] = ()
+    earlier: tuple["Verdict", ...] = ()
 
     @property
     def headline(self) -> str:

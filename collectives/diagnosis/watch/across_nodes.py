@@ -159,7 +159,7 @@ class NodeExchange:
             if self.verdict is None:
                 self.judge = self.name
                 # Hints are about this machine alone.
-                own = dataclasses.replace(verdict, hints=())
+                own = dataclasses.replace(verdict, hints=(), earlier=())
                 self._send({"verdict": dataclasses.asdict(own)})
             until = time.monotonic() + patience
             others = (name for name in self.received if name != self.judge)
@@ -259,4 +259,5 @@ def _from_plain(values: dict) -> Verdict:
         int(call.rank), call.name and format_call(call), location(call)
     for doing, where in verdict.lines.values():
         str.lower(doing + where)
-    return dataclasses.replace(verdict, cycle=tuple(map(int, verdict.cycle)), hints=())
+    cycle = tuple(map(int, verdict.cycle))
+    return dataclasses.replace(verdict, cycle=cycle, hints=(), earlier=())

@@ -6,15 +6,18 @@ import itertools
 import json
 from pathlib import Path
 
+from collectives.diagnosis.rules.latecomers import Process
 from collectives.diagnosis.rules.missing import never_met
 from collectives.diagnosis.rules.rank_state import is_lost
+from collectives.diagnosis.rules.report import location
 from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.diagnosis.timing import ANSWER
 from collectives.diagnosis.watch.across_nodes import NodeExchange
 from collectives.diagnosis.watch.job_world import Claim, JobWorld
+from collectives.diagnosis.watch.process_table import ProcessTable
 from collectives.diagnosis.watch.world import RankProcess, sleep
-from collectives.recording import call_log, stack
-from collectives.recording.call import RiskyCall
+from collectives.recording import call_log, launchers
+from collectives.recording.call import Call, RiskyCall
 
 NOT_DISTRIBUTED = Verdict(
     "not-distributed", "no process that could be watched called torch.distributed"
@@ -25,15 +28,18 @@ OK_AS_SEEN = Verdict("ok", "all that was seen fitted")
 class Job:
     """All worlds that a program makes, one after another or at once.
 
-    `worlds`: by a number for the place where the ranks meet, and by how many worlds met there
-    before. `waiting`: the processes of which it is not known yet whether they are ranks.
+    `worlds`: by the attempt of an elastic job, a number for the place where the ranks meet, and how
+    many worlds met there before. `waiting`: the processes of which it is not known yet whether they
+    are ranks. `attempts`: the verdicts on the attempts after which the ranks were started again.
     """
 
     def __init__(self, folder: Path | None = None):
         self.folder = folder
         self.known: set[Path] = set()
         self.waiting: list[RankProcess] = []
-        self.worlds: dict[tuple[int, int], JobWorld] = {}
+        self.worlds: dict[tuple[int, int, int], JobWorld] = {}
+        self.attempts: list[Verdict] = []
+        self.table = ProcessTable(folder)
         self.nodes = NodeExchange()
 
     def ranks(self) -> list[RankProcess]:
@@ -75,7 +81,8 @@ class Job:
     def _world_of(self, head: dict) -> JobWorld:
         """The first world at its meeting place that does not refuse it; if need be, a new one."""
         for generation in itertools.count():
-            world = self.worlds.setdefault((head["world"], generation), JobWorld())
+            place = head["attempt"], head["world"], generation
+            world = self.worlds.setdefault(place, JobWorld(head["attempt"]))
             if world.claim(head) is not Claim.REFUSED:
                 break
             other = world.ranks.get(head["rank"])
@@ -85,7 +92,7 @@ class Job:
 
     def world_on_several_nodes(self) -> JobWorld | None:
         """The world of which other nodes have a part; connects to its store."""
-        for (_, generation), world in self.worlds.items():
+        for (_, _, generation), world in self._current().items():
             if not world.absent():
                 continue
             if self.nodes.opening is None:
@@ -112,7 +119,7 @@ class Job:
     def ask(self) -> None:
         for world in self.worlds.values():
             world.ask()
-        for process in self._not_joined():
+        for process in self._not_joined().values():
             process.log.ask(process.head()["asked"] + 1)
 
     def ask_and_poll(self) -> None:
@@ -124,37 +131,17 @@ class Job:
     def sleep(self, seconds: float) -> None:
         sleep(seconds, self.ranks())
 
-    def _not_joined(self) -> list[RankProcess]:
-        """The processes that may be ranks and have not joined a world yet, oldest first.
+    def _not_joined(self) -> dict[int, RankProcess]:
+        """By their number, the processes that note their calls, and have no rank yet."""
+        heads = ((process, process.log.head()) for process in self.waiting)
+        return {head["pid"]: process for process, head in heads if head and head["rank"] < 0}
 
-        Not a process that started a rank, nor one that a rank started.
-        """
-        ranks = [rank.head() for rank in self.ranks()]
-        pids, parents = {head["pid"] for head in ranks}, {head["parent"] for head in ranks}
-        found = []
-        for process in self.waiting:
-            head = process.log.head()
-            if head is None or head["rank"] >= 0:
-                continue
-            if head["pid"] not in parents and head["parent"] not in pids:
-                found.append(process)
-        return found
-
-    def _expect(self, stalled: bool) -> None:
-        """If as many processes have not joined as one world lacks ranks, these will be the ranks.
-
-        Other processes, as a server of multiprocessing, run nothing of the program's own.
-        """
-        lacking = [one for one in self.worlds.values() if one.absent() and not one.has_begun]
-        for world in lacking:
-            processes = self._not_joined() if stalled and len(lacking) == 1 else []
-            for process in processes:
-                process.look()
-            processes = [one for one in processes if not stack.is_library(one.state().where[0])]
-            absent = world.absent()
-            if len(processes) != len(absent):
-                processes = []
-            world.not_joined = dict(zip(absent, processes, strict=False))
+    def _expect(self) -> None:
+        """Find out which live processes may be the ranks that have not come."""
+        for world in self._current().values():
+            if world.absent() and not world.has_begun and self.folder:
+                called = {rank.head()["pid"] for rank in self.ranks()}
+                world.expect(self.table.processes(), called, self._not_joined())
 
     def has_new_records(self) -> bool:
         """Whether torch's own record of any rank has grown since the last time."""
@@ -165,7 +152,7 @@ class Job:
 
         That means nothing if a rank has raised: such a launcher does not look how its ranks end.
         """
-        for world in self.worlds.values():
+        for world in self._current().values():
             raised = [rank.read(call_log.RAISED) for rank in world.ranks.values()]
             if all(one["is_guess"] for one in raised if one):
                 for rank in world.ranks.values():
@@ -173,21 +160,52 @@ class Job:
 
     def are_gone(self) -> bool:
         """Whether no rank runs any more."""
-        return all(world.are_gone() for world in self.worlds.values())
+        return all(world.are_gone() for world in self._current().values())
+
+    def may_restart(self) -> bool:
+        """Whether torchrun may start the ranks again if they fail."""
+        worlds, processes = self._current().values(), self.table.processes()
+        pids = [rank.head()["pid"] for world in worlds for rank in world.ranks.values()]
+        return any(processes[pid].may_restart for pid in pids if pid in processes)
+
+    def _current(self) -> dict[tuple[int, int, int], JobWorld]:
+        """The worlds of no earlier attempt: of these all ranks are gone."""
+        newest = max((attempt for attempt, *_ in self.worlds), default=0)
+        if all(world.are_gone() for world in self.worlds.values()):
+            newest = max(newest, self.table.attempt())
+        return {
+            key: world
+            for key, world in self.worlds.items()
+            if key[0] >= newest or not world.are_gone()
+        }
+
+    def _end_attempts(self) -> None:
+        """Judge, once, the attempts after which the ranks were started again."""
+        current = self._current()
+        newest = max((attempt for attempt, *_ in current), default=self.table.attempt())
+        for attempt in range(len(self.attempts), newest):
+            worlds = [world for key, world in self.worlds.items() if key[0] == attempt]
+            verdicts = [self._verdict(world, stalled=True) for world in worlds]
+            bad = [one for one in verdicts if one.kind not in ("ok", "not-distributed")]
+            ended = self.raised(attempt) or Verdict("partial", "it ended, and nobody knows why")
+            self.attempts.append((bad or [ended])[0])
 
     def verdict(self, stalled: bool) -> Verdict:
         """The verdict on the first world that has a fault.
 
         A world that failed is forgotten once its launcher has started the next.
         """
-        if stalled and (verdict := self._never_met()) is not None:
-            return verdict
-        self._expect(stalled)
-        called = {key: world for key, world in self.worlds.items() if world.matching.last}
+        self._end_attempts()
+        worlds = self._current()
+        if stalled:
+            self._expect()
+            if (verdict := self._never_met()) is not None:
+                return verdict
+        called = {key: world for key, world in worlds.items() if world.matching.last}
         judged, verdicts = [], []
-        for (place, generation), world in (called or self.worlds).items():
+        for (attempt, place, generation), world in (called or worlds).items():
             verdict = self._verdict(world, stalled)
-            is_over = (place, generation + 1) in self.worlds
+            is_over = (attempt, place, generation + 1) in worlds
             if not (is_over and verdict.kind in ("raised", "died")):
                 judged.append(world)
                 verdicts.append(verdict)
@@ -207,10 +225,12 @@ class Job:
         """Nothing moves: whether ranks wait for others that look for them elsewhere."""
         parts = [
             (place, world)
-            for (place, _), world in self.worlds.items()
+            for (_, place, _), world in self._current().items()
             if world.absent() or world.joining()
         ]
         if not any(world.joining() for _, world in parts):
+            return None
+        if any(world.late for _, world in parts):
             return None
         if any(world.has_ended() for _, world in parts):
             return None
@@ -246,10 +266,23 @@ class Job:
     def _unwatched(self) -> list[Path]:
         return list(self.folder.glob("*.unwatched")) if self.folder else []
 
-    def first_raised(self) -> dict | None:
-        """The first exception that ended a process; one that lost others counts last."""
-        found = []
+    def raised(self, attempt: int | None = None) -> Verdict | None:
+        """The first exception that ended a process; one that lost others counts last.
+
+        `attempt`: of an elastic job; None for the newest.
+        """
+        attempt = len(self.attempts) if attempt is None else attempt
+        found, processes = [], self.table.processes()
         for path in self.folder.glob("*.raised") if self.folder else ():
+            process = processes.get(int(path.stem), Process(0))
             with contextlib.suppress(OSError, ValueError):
-                found.append(json.loads(path.read_text()))
-        return min(found, key=lambda one: (is_lost(one["text"]), one["at"]), default=None)
+                if process.attempt == attempt or launchers.ATTEMPT not in process.environ:
+                    found.append(json.loads(path.read_text()))
+        if not found:
+            return None
+        raised = min(found, key=lambda one: (is_lost(one["text"]), one["at"]))
+        file, line, function = raised["where"]
+        rank = int(raised["rank"]) if raised["rank"] is not None else -1
+        who = f"rank {rank}" if rank >= 0 else "a process without a rank"
+        guilty = Call("", rank=rank, file=file, line=line, function=function)
+        return Verdict("raised", f"{who}: {raised['text']}\n  {location(guilty)}", (guilty,))

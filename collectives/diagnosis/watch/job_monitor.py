@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from collectives.diagnosis.rules.snapshot import Verdict
-from collectives.diagnosis.timing import EXCHANGE, FIND_MACHINES
+from collectives.diagnosis.timing import EXCHANGE, FIND_MACHINES, LAUNCHER_ENDS
 from collectives.diagnosis.watch.hang_monitor import HangMonitor
 from collectives.diagnosis.watch.job import Job
 from collectives.diagnosis.watch.torchrun_meeting import TorchrunMeeting
@@ -25,6 +25,7 @@ class JobMonitor(HangMonitor):
         self.job = job
         self.meeting = TorchrunMeeting(list(command))
         self.reported: Verdict | None = None  # what was reported of that
+        self.attempts_reported = 0
         self.exchanged = self.moved
         self.machines_asked = 0.0  # when; infinity once all are known
 
@@ -32,6 +33,7 @@ class JobMonitor(HangMonitor):
         now = time.monotonic()
         self.read(now)
         self._exchange(now)
+        self.report_attempts()
         if not self.job.worlds and now > self.moved + self.hang_after / 2:
             self._ask_who_has_come(now)
         return self.job.nodes.verdict or self.judge(now)
@@ -60,6 +62,20 @@ class JobMonitor(HangMonitor):
             self.exchanged = now
             if self.job.exchange(world, send=ended or quiet):
                 self.moved = now
+
+    def report_attempts(self) -> None:
+        """Report what made torchrun start the ranks again."""
+        for number, verdict in enumerate(self.job.attempts):
+            if number >= self.attempts_reported:
+                self.attempts_reported += 1
+                self.report(f"attempt {number}: {verdict.says}\n  torchrun starts the ranks again")
+                self.has_reported_slow = False
+
+    def _patience(self, verdict: Verdict) -> float:
+        patience = super()._patience(verdict)
+        if verdict.kind in ("raised", "died") and self.job.may_restart():
+            return max(LAUNCHER_ENDS, patience)
+        return patience
 
     def last_word(self) -> Verdict:
         verdict = super().last_word()

@@ -5,6 +5,7 @@ import socket
 from enum import Enum
 from typing import NamedTuple
 
+from collectives.diagnosis.rules.latecomers import Joined, Process, ended, latecomers
 from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.rank_state import State
 from collectives.diagnosis.rules.unmatched import Unmatched, from_json, merge, unmatched
@@ -30,17 +31,20 @@ class Claim(Enum):
 
 
 class JobWorld(WatchedWorld):
-    """A world that says of itself who its ranks are."""
+    """A world that says of itself who its ranks are. `attempt`: of an elastic job."""
 
-    def __init__(self):
+    def __init__(self, attempt: int = 0):
         super().__init__()
+        self.attempt = attempt
         self.elsewhere: dict[int, Elsewhere] = {}
         self.machines: dict[int, str] = {}  # by rank, the machines that will answer
         self.lost_store = ""  # the host of the job's store, once that does not answer
         self.merged: Matching | None = None  # with the calls of other nodes
         self.duplicates: set[int] = set()  # ranks that two running processes claimed to be
         self.has_begun = False  # all ranks, on all nodes, have met
-        self.not_joined: dict[int, RankProcess] = {}  # the processes that will be absent ranks
+        self.late: dict[int, list[Process]] = {}  # by absent rank, the processes that it may be
+        self.ended: dict[int, Process] = {}  # and the one that it was
+        self.not_joined: dict[int, RankProcess] = {}  # those of which more is known
 
     def claim(self, head: dict) -> Claim:
         """Whether the process with this head of its log is a rank of this world.
@@ -61,6 +65,40 @@ class JobWorld(WatchedWorld):
         if not head["count"]:
             return Claim.OPEN
         return Claim.REFUSED if taken["count"] else Claim.GRANTED
+
+    def expect(
+        self, processes: dict[int, Process], called: set[int], noting: dict[int, RankProcess]
+    ) -> None:
+        """Find out which processes may be the ranks that have not come.
+
+        `called`: the processes that are ranks. `noting`: those of the others that note calls.
+        """
+        joining = self.joining()
+        joined = Joined(
+            self.size,
+            {number: rank.head()["pid"] for number, rank in self.ranks.items()},
+            {number: call.entered for number, call in joining.items()},
+            self.attempt,
+        )
+        absent = self.absent()
+        self.late = latecomers(absent, processes, joined, called)
+        self.ended = {
+            number: process
+            for number in set(absent) - set(self.late)
+            if (process := ended(number, processes, joined)) is not None
+        }
+        self.not_joined = {}
+        for nth, (number, found) in enumerate(self.late.items()):
+            # Alike ranks that nobody has numbered: each is one of them.
+            process = found[nth if len(found) == len(self.late) else 0]
+            if process.pid in noting and len(found) in (1, len(self.late)):
+                self.not_joined[number] = noting[process.pid]
+
+    def _state_of_late(self, number: int) -> State:
+        state = State(text="has not called torch.distributed yet")
+        if number in self.not_joined:
+            state = self.not_joined[number].state()
+        return dataclasses.replace(state, process=" or ".join(map(str, self.late[number])))
 
     def remove_moved(self) -> None:
         """Remove processes that joined another world than their launcher said."""
@@ -93,8 +131,8 @@ class JobWorld(WatchedWorld):
     def _state_of_absent(self, number: int) -> State:
         if number in self.elsewhere:
             return self.elsewhere[number].state
-        if number in self.not_joined:
-            return self.not_joined[number].state()
+        if number in self.late:
+            return self._state_of_late(number)
         if number in self.machines:
             name, host = self.machines[number], self.lost_store
             if host in ("", name):  # without the store its own machine alone is known to be silent
@@ -104,6 +142,9 @@ class JobWorld(WatchedWorld):
         if self.has_begun:
             text = "runs on another machine: start its command there with diagnose, too"
             return State("elsewhere", text)
+        if number in self.ended:
+            text = f"ended before it called torch.distributed ({self.ended[number]})"
+            return State("missing", text)
         missing = super()._state_of_absent(number)
         if not self.duplicates:
             return missing

@@ -12,6 +12,8 @@ import socket
 import threading
 import uuid
 
+from collectives.recording import launchers
+
 
 class Manager:
     """Answers the ranks of one world in a thread, until it is closed or all ranks have left."""
@@ -29,7 +31,8 @@ class Manager:
 
     def environment(self, rank: int) -> dict[str, str]:
         """The variables of a rank, besides PMI_FD: the number of its socket in its process."""
-        return {"PMI_RANK": str(rank), "PMI_SIZE": str(self.world_size)}
+        rank_name, size_name, *_ = launchers.MPICH
+        return {rank_name: str(rank), size_name: str(self.world_size)}
 
     def close(self) -> None:
         for end in self.own_ends:

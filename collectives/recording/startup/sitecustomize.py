@@ -1,8 +1,8 @@
 """Load the recorder at the start of each Python process that `collectives diagnose` runs.
 
-It loads the recorder, then runs the sitecustomize that would have run without us. The recorder is
-loaded under a package name of its own: the program may have a module `collectives` of its own, or
-none at all.
+It notes who this process is, before anything that may take long, loads the recorder, then runs the
+sitecustomize that would have run without us. The recorder is loaded under a package name of its
+own: the program may have a module `collectives` of its own, or none at all.
 """
 
 import importlib.machinery
@@ -17,6 +17,9 @@ def _load_recorder(folder: str) -> None:
     package = sys.modules["_collectives_recorder"] = types.ModuleType("_collectives_recorder")
     package.__path__ = [str(pathlib.Path(__file__).resolve().parents[2])]
     try:
+        from _collectives_recorder.recording import process_start
+
+        process_start.note(folder)
         from _collectives_recorder.recording import inject
 
         inject.Recording(pathlib.Path(folder)).begin()

@@ -1,0 +1,79 @@
+"""The processes of a program, seen from outside and by what they noted at their start."""
+
+import contextlib
+import json
+import os
+import time
+from pathlib import Path
+
+import psutil
+
+from collectives.diagnosis.rules.latecomers import Process
+from collectives.diagnosis.timing import LOOK_AT_PROCESSES
+
+
+class ProcessTable:
+    """The processes below this one, and those that were. `folder`: where they note themselves."""
+
+    def __init__(self, folder: Path | None):
+        self.folder = folder
+        self.table: dict[int, Process] = {}
+        self.read_at = 0.0
+        self.notes: dict[Path, tuple[int, dict]] = {}
+
+    def processes(self) -> dict[int, Process]:
+        """By their number; as they were a moment ago."""
+        if self.folder is not None and time.monotonic() > self.read_at + LOOK_AT_PROCESSES:
+            self.table = self._ended() | self._running()
+            self.read_at = time.monotonic()
+        return self.table
+
+    def attempt(self) -> int:
+        """The newest attempt of an elastic job."""
+        return max((process.attempt for process in self.processes().values()), default=0)
+
+    def noted(self) -> dict[int, dict]:
+        """What processes said of themselves when they started; see recording/process_start.py."""
+        for path in self.folder.glob("*.start") if self.folder else ():
+            with contextlib.suppress(OSError, ValueError):
+                changed = path.stat().st_mtime_ns
+                if self.notes.get(path, (0, {}))[0] != changed:
+                    self.notes[path] = changed, json.loads(path.read_text())
+        return {int(path.stem): note for path, (_, note) in self.notes.items()}
+
+    def _ended(self) -> dict[int, Process]:
+        return {
+            pid: Process(
+                pid,
+                note["parent"],
+                tuple(note["command"]),
+                note["environ"],
+                note["runs"],
+                note["is_helper"],
+                note["at"],
+                runs_still=False,
+            )
+            for pid, note in self.noted().items()
+        }
+
+    def _running(self) -> dict[int, Process]:
+        ended, found, here = self._ended(), {}, os.getpid()
+        for one in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error), one.oneshot():
+                if one.status() == psutil.STATUS_ZOMBIE:
+                    continue
+                parent, noted = one.ppid(), ended.get(one.pid)
+                # subtle: an orphan is our child.
+                known = noted.parent if noted else parent
+                environ = one.environ() | (noted.environ if noted else {})
+                found[one.pid] = Process(
+                    one.pid,
+                    0 if known == here else known,
+                    tuple(one.cmdline()),
+                    environ,
+                    noted.runs if noted else None,
+                    bool(noted and noted.is_helper),
+                    noted.began if noted else 0,
+                    noted=noted is not None,
+                )
+        return found
