@@ -87,6 +87,7 @@ class Log:
             answer = {
                 "where": where,
                 "in_torch": any(f"{os.sep}torch{os.sep}" in file for file in above),
+                "waits": bool(frames) and stack.waits_for_others(frames[0][0]),
                 "count": count,
                 "last": self.is_ending,
                 "world": self.worlds,

@@ -13,6 +13,11 @@ Frame = tuple[str, int, str]  # file, line, function
 NOWHERE: Frame = ("", 0, "")
 
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$')
+# The modules of Python in which a process waits for others.
+_WAITING = re.compile(
+    r"(multiprocessing|asyncio|concurrent)[\\/][^\\/]+(?:[\\/][^\\/]+)?$"
+    r"|(queue|threading|selectors|socket|socketserver|subprocess)\.py$"
+)
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _COURSE = f"{_PACKAGE}_course{os.sep}"  # the programs in the wheel, which are a reader's
 _TORCH = f"site-packages{os.sep}torch{os.sep}"
@@ -116,6 +121,15 @@ def is_library(file: str) -> bool:
     if file.startswith(_COURSE):
         return False
     return "site-packages" in file or bool(_PYTHONS.search(file))
+
+
+def waits_for_others(file: str) -> bool:
+    """Whether this file's code waits for other processes, threads or machines: Python's own does.
+
+    A server of logs stands there as long as nobody sends it anything.
+    """
+    is_pythons = is_library(file) and "site-packages" not in file and not is_ours(file)
+    return is_pythons and bool(_WAITING.search(file))
 
 
 def is_ours(file: str) -> bool:

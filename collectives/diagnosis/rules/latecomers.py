@@ -22,7 +22,8 @@ class Process:
 
     `environ`: its variables at its start; of one that has ended only the launchers'. `runs`: of a
     process of multiprocessing, what it runs. `is_helper`: that is a library's own. `began`: when it
-    noted that, in nanoseconds. `noted`: it is a Python process that has said who it is.
+    noted that, in nanoseconds. `noted`: it is a Python process that has said who it is. `waits`: it
+    waits for other processes, as a server does.
     """
 
     pid: int
@@ -34,6 +35,7 @@ class Process:
     began: int = 0
     runs_still: bool = True
     noted: bool = True
+    waits: bool = False
 
     @property
     def attempt(self) -> int:
@@ -167,7 +169,7 @@ class _Family:
             if process.runs is not None and process.runs in {one.runs for one in self.ranks}:
                 return True
             is_early = process.began < self.joined_at.get(starter, 0)
-            return not process.is_helper and (is_sibling or is_early)
+            return not (process.is_helper or process.waits) and (is_sibling or is_early)
         if process.program not in {one.program for one in self.ranks}:
             return False
         hints = self._hints(process)

@@ -168,11 +168,16 @@ class Job:
         pids = [rank.head()["pid"] for world in worlds for rank in world.ranks.values()]
         return any(processes[pid].may_restart for pid in pids if pid in processes)
 
+    def _newest(self) -> int:
+        """The newest attempt of an elastic job. When all ranks are gone, another may have begun."""
+        newest = max((attempt for attempt, *_ in self.worlds), default=0)
+        if self.worlds and all(world.are_gone() for world in self.worlds.values()):
+            newest = max(newest, self.table.newest_attempt())
+        return newest
+
     def _current(self) -> dict[tuple[int, int, int], JobWorld]:
         """The worlds of no earlier attempt: of these all ranks are gone."""
-        newest = max((attempt for attempt, *_ in self.worlds), default=0)
-        if all(world.are_gone() for world in self.worlds.values()):
-            newest = max(newest, self.table.attempt())
+        newest = self._newest()
         return {
             key: world
             for key, world in self.worlds.items()
@@ -181,8 +186,7 @@ class Job:
 
     def _end_attempts(self) -> None:
         """Judge, once, the attempts after which the ranks were started again."""
-        current = self._current()
-        newest = max((attempt for attempt, *_ in current), default=self.table.attempt())
+        newest = min((attempt for attempt, *_ in self._current()), default=self._newest())
         for attempt in range(len(self.attempts), newest):
             worlds = [world for key, world in self.worlds.items() if key[0] == attempt]
             verdicts = [self._verdict(world, stalled=True) for world in worlds]

@@ -73,6 +73,9 @@ class JobWorld(WatchedWorld):
 
         `called`: the processes that are ranks. `noting`: those of the others that note calls.
         """
+        for pid in noting.keys() & processes.keys():
+            waits = bool(noting[pid].read(call_log.ANSWER).get("waits"))
+            processes = processes | {pid: dataclasses.replace(processes[pid], waits=waits)}
         joining = self.joining()
         joined = Joined(
             self.size,

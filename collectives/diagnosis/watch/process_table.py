@@ -28,9 +28,9 @@ class ProcessTable:
             self.read_at = time.monotonic()
         return self.table
 
-    def attempt(self) -> int:
-        """The newest attempt of an elastic job."""
-        return max((process.attempt for process in self.processes().values()), default=0)
+    def newest_attempt(self) -> int:
+        """Of an elastic job, as far as a process has said so."""
+        return max((process.attempt for process in self._ended().values()), default=0)
 
     def noted(self) -> dict[int, dict]:
         """What processes said of themselves when they started; see recording/process_start.py."""

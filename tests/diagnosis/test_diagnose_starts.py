@@ -1,0 +1,57 @@
+"""Whole programs under diagnose: a slow start is never ended, and a real hang is, whatever helpers run.
+
+The table starts/expect.tsv says of each command what must be said of it, and what must not.
+"""
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from diagnosing import DIAGNOSE, ENVIRON
+from processes import free_port
+
+FOLDER = Path(__file__).parent / "starts"
+with open(FOLDER / "expect.tsv", encoding="utf-8") as file:
+    ROWS = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+# A rank comes so late, and so long nothing may move: in seconds.
+LATE, HANG_AFTER = 16, 6
+
+
+def name(row):
+    return re.sub(
+        r".*?(healthy|hangs)\.py ", "", row["command"].replace("torchrun --", "torchrun ")
+    )
+
+
+def run(row, tmp_path):
+    """The verdict, the status, and what the command said on both outputs."""
+    ports = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "OTHER_PORT": free_port()}
+    environ = ENVIRON | {name: str(value) for name, value in (ports | {"LATE": LATE}).items()}
+    environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    words = row["command"]
+    if "torchrun" in words and "MASTER_PORT" not in words:
+        words = words.replace("torchrun", f"torchrun --master-port {ports['MASTER_PORT']}")
+    file = tmp_path / "verdict.json"
+    options = ["--hang-after", str(HANG_AFTER), "--timeout", "150", "--json", str(file), "--"]
+    command = [*DIAGNOSE, *options, "sh", "-c", f"exec {words}"]
+    done = subprocess.run(
+        command, env=environ, cwd=FOLDER, capture_output=True, text=True, timeout=300
+    )
+    verdict = json.loads(file.read_text())
+    return verdict, done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.slow  # each starts a program that waits for LATE; test_latecomers.py has the rules
+@pytest.mark.parametrize("row", [pytest.param(row, id=name(row)) for row in ROWS])
+def test_what_the_table_says_of_a_command_is_said(row, tmp_path):
+    verdict, status, said = run(row, tmp_path)
+    assert verdict["verdict"] in row["verdict"].split("|"), said
+    assert status == (0 if row["verdict"] == "ok" else 1), said
+    assert re.search(row["must be said"], said), said
+    ours = said[said.find("slow:") :] if row["must not be said"] == "hang" else verdict["says"]
+    assert not re.search(f"^{row['must not be said']}: ", ours, re.MULTILINE), said
