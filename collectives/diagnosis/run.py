@@ -133,7 +133,7 @@ def _watch(process: subprocess.Popen, monitor: JobMonitor, timeout: float | None
             return verdict
         if timeout is not None and time.monotonic() > begin + timeout:
             return _at_the_limit(monitor, timeout)
-        monitor.job.sleep(POLL)
+        monitor.job.sleep(monitor.until_next_look())
     job = monitor.job
     job.sleep(POLL)
     job.poll()

@@ -7,6 +7,13 @@ Two more belong to the recorder, which imports nothing from here: a rank looks f
 # How often the ranks' logs are read.
 POLL = 0.02
 
+# And so often once nothing has moved for QUIET. A rank then fills its log (call_log.SLOTS) before
+# it is read only if it makes a call each 12 us, which is less time than it takes to note one.
+POLL_QUIET, QUIET = 0.05, 1.0
+
+# The calls are compared so often at first, and then ever more rarely while nothing moves.
+JUDGE, JUDGE_AT_LEAST = 0.1, 0.5
+
 # A fault must stay the same for so long, while nothing moves, before it is reported: all logs are
 # of one moment then.
 STABLE = 0.6

@@ -212,6 +212,10 @@ class LogReader:
             return None
         return dict(zip(_NAMES, self.words[1 : 1 + len(_NAMES)], strict=True))
 
+    def pid(self) -> int:
+        """The process that writes it."""
+        return self.words[1]
+
     def text(self, place: int) -> bytes:
         """Empty if there is none, or if it is just being written."""
         length = self.words[place // 8]

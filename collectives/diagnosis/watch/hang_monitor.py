@@ -5,7 +5,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from collectives.diagnosis.rules.snapshot import Verdict
-from collectives.diagnosis.timing import LAUNCHER_ENDS, LAUNCHER_ENDS_RANKS, STABLE
+from collectives.diagnosis.timing import (
+    JUDGE,
+    JUDGE_AT_LEAST,
+    LAUNCHER_ENDS,
+    LAUNCHER_ENDS_RANKS,
+    POLL,
+    POLL_QUIET,
+    QUIET,
+    STABLE,
+)
 
 if TYPE_CHECKING:
     from collectives.diagnosis.watch.job import Job
@@ -29,6 +38,7 @@ class HangMonitor:
         self.report = report
         self.pause = max(0.2, hang_after / 4)  # between two questions
         self.moved = self.asked = time.monotonic()
+        self.next_judgement = 0.0
         self.suspected: tuple[str, float] = ("", 0.0)  # what a report would say, and since when
         self.has_reported_slow = False
 
@@ -37,6 +47,10 @@ class HangMonitor:
         now = time.monotonic()
         self.read(now)
         return self.judge(now)
+
+    def until_next_look(self) -> float:
+        """How long whoever looks may sleep, in seconds."""
+        return POLL_QUIET if time.monotonic() > self.moved + QUIET else POLL
 
     def read(self, now: float) -> None:
         """Read what is new, and ask if nothing is."""
@@ -49,8 +63,10 @@ class HangMonitor:
             self.watched.ask()
 
     def judge(self, now: float) -> Verdict | None:
-        if now <= self.moved + STABLE / 2:
+        if now <= self.moved + STABLE / 2 or now < self.next_judgement:
             return None
+        quiet = now - self.moved
+        self.next_judgement = now + min(max(JUDGE, quiet / 20), JUDGE_AT_LEAST)
         verdict = self.watched.verdict(stalled=now > self.moved + self.hang_after)
         if verdict.kind == "slow" and not self.has_reported_slow:
             self.has_reported_slow = True

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import time
 from pathlib import Path
 
 from collectives.diagnosis.rules.latecomers import Process
@@ -24,6 +25,8 @@ NOT_DISTRIBUTED = Verdict(
 )
 OK_AS_SEEN = Verdict("ok", "all that was seen fitted")
 
+_TICK_NS = 50_000_000
+
 
 class Job:
     """All worlds that a program makes, one after another or at once.
@@ -36,6 +39,7 @@ class Job:
     def __init__(self, folder: Path | None = None):
         self.folder = folder
         self.known: set[Path] = set()
+        self.changed = 0  # when a file came into the folder
         self.waiting: list[RankProcess] = []
         self.worlds: dict[tuple[int, int, int], JobWorld] = {}
         self.attempts: list[Verdict] = []
@@ -61,11 +65,21 @@ class Job:
         return sum(world.poll() for world in self.worlds.values()) > 0
 
     def _open_new_logs(self) -> None:
-        for path in set(self.folder.glob("*.calls") if self.folder else ()) - self.known:
+        if self.folder is None:
+            return
+        changed = self.folder.stat().st_mtime_ns
+        if changed == self.changed:
+            return
+        # subtle: what comes within one tick of the clock does not change it again.
+        self.changed = changed if time.time_ns() > changed + _TICK_NS else 0
+        for path in set(self.folder.glob("*.calls")) - self.known:
             # One whose writer is not done with its beginning is opened the next time.
-            with contextlib.suppress(ValueError, OSError), open(path, "rb+") as file:
-                self.waiting.append(RankProcess(file, self.folder))
-                self.known.add(path)
+            try:
+                with open(path, "rb+") as file:
+                    self.waiting.append(RankProcess(file, self.folder))
+                    self.known.add(path)
+            except (ValueError, OSError):
+                self.changed = 0
 
     def _assign(self, process: RankProcess, head: dict) -> None:
         """Make it a rank of a world, or let it wait until it is clear whether it is one."""

@@ -38,6 +38,8 @@ class TorchrunMeeting:
 
     def _ask(self) -> None:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+        if not _may_name_machines(self.command):
+            return
         args = _torchrun_arguments(self.command)
         if args is None:
             return
@@ -73,6 +75,11 @@ class TorchrunMeeting:
             self.store = connect(host, int(port))
             self.store.append(_MACHINES, json.dumps([socket.gethostname(), number]) + "\n")
         return sorted({tuple(json.loads(one)) for one in self.store.get(_MACHINES).splitlines()})
+
+
+def _may_name_machines(command: list[str]) -> bool:
+    """Whether torchrun is told that there are others: torch takes seconds to read it exactly."""
+    return "PET_NNODES" in os.environ or any(word.startswith("--nn") for word in command)
 
 
 def _torchrun_arguments(command: list[str]):

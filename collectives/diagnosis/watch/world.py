@@ -42,7 +42,7 @@ class RankProcess:
 
     def look(self) -> None:
         """Note whether it has ended."""
-        if self.gone is None and (ending := _ending(self.head()["pid"])) is not None:
+        if self.gone is None and (ending := _ending(self.log.pid())) is not None:
             self.gone = time.monotonic_ns(), ending[0]
 
     def trust_launcher(self) -> None:
@@ -220,7 +220,7 @@ def sleep(seconds: float, ranks: Iterable[RankProcess]) -> None:
     for rank in ranks:
         if rank.gone is None and hasattr(os, "pidfd_open"):
             with contextlib.suppress(OSError):  # it has just ended
-                running[os.pidfd_open(rank.head()["pid"])] = rank
+                running[os.pidfd_open(rank.log.pid())] = rank
     try:
         waits = set(running)
         while waits and (left := until - time.monotonic()) > 0:
