@@ -37,10 +37,10 @@ def run(row, tmp_path):
     if "torchrun" in words and "MASTER_PORT" not in words:
         words = words.replace("torchrun", f"torchrun --master-port {ports['MASTER_PORT']}")
     file = tmp_path / "verdict.json"
-    options = ["--hang-after", str(HANG_AFTER), "--timeout", "150", "--json", str(file), "--"]
+    options = ["--hang-after", str(HANG_AFTER), "--timeout", "400", "--json", str(file), "--"]
     command = [*DIAGNOSE, *options, "sh", "-c", f"exec {words}"]
     done = subprocess.run(
-        command, env=environ, cwd=FOLDER, capture_output=True, text=True, timeout=300
+        command, env=environ, cwd=FOLDER, capture_output=True, text=True, timeout=500
     )
     verdict = json.loads(file.read_text())
     return verdict, done.returncode, done.stdout + done.stderr
