@@ -3,6 +3,10 @@
 They are read before anything else when a Python process starts, so nothing here may take time.
 """
 
+TYPE_CHECKING = False  # mypy takes it for that of typing
+if TYPE_CHECKING:
+    import os
+
 # Of each launcher: the rank, the number of ranks, and the same two on this machine. Slurm does not
 # say the last one. torchrun comes first: it may run inside a step of the others.
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -34,11 +38,11 @@ NOTED = (
 )
 
 
-def noted(environ):
+def noted(environ: "os._Environ[str]") -> dict[str, str]:
     """Those of the variables that are set."""
     return {name: environ[name] for name in NOTED if name in environ}
 
 
-def is_started_by_launcher(environ):
+def is_started_by_launcher(environ: "os._Environ[str]") -> bool:
     """Whether a launcher started the process with this environment, or a parent of it."""
     return any(name in environ for name in SIGNS)
