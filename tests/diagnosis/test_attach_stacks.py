@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from collectives.diagnosis.attach import family, numbers, stacks
+from collectives.diagnosis.attach import family, movement, numbers, stacks
 from collectives.diagnosis.attach.place import place, stands
 
 TORCH = "/venv/lib/python3.11/site-packages/torch"
@@ -187,6 +187,32 @@ def test_frames_that_a_fork_has_from_its_parent_are_left_out():
     dump = [{"frames": [{"name": name, "filename": file, "line": 1} for name, file in names]}]
     (found,) = stacks.parse(json.dumps(dump))
     assert [one.function for one in found.frames] == ["work", "BaseProcess._bootstrap"]
+
+
+# --- who stood still ------------------------------------------------------------------------------
+
+PLAIN = ALL_REDUCE.replace("    c10d::Work::wait (libtorch_cpu.so)\n", "")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "slept", "used", "state"),
+    [
+        (PLAIN, ALL_REDUCE, 0, 0.0, "waits"),
+        (PLAIN, ALL_REDUCE, 900, 0.5, "runs"),  # at one line of a loop, again and again
+        (PLAIN, RECV, 0, 0.0, "moves"),
+        (SLEEP.replace("load", "other"), SLEEP, 0, 0.0, "moves"),
+        (MPI, MPI, 0, 2.0, "waits"),  # MPI keeps the processor busy while it waits
+        (SLEEP, SLEEP, 0, 2.0, "runs"),
+        (LOADER, LOADER.replace(":947", ":951"), 2, 0.0, "waits"),  # looks up every five seconds
+        (LOADER, LOADER, 40, 0.1, "runs"),
+    ],
+)
+def test_what_neither_moved_nor_woke_waits(first, second, slept, used, state):
+    looks, activities = (
+        [[thread(first)], [thread(second)]],
+        ({1: (5, 1.0)}, {1: (5 + slept, 1.0 + used)}),
+    )
+    assert movement.state(1, looks, activities, 2.0) == state
 
 
 # --- who is a rank ---------------------------------------------------------------------------------
