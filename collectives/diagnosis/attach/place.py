@@ -44,7 +44,7 @@ _NATIVE = (
     (r"gloo::", "gloo"),
     (r"nccl[A-Z]\w+", "NCCL"),
     (r"(cuda|cu)(Stream|Event|Ctx|Device)Synchronize", "waits for the GPU"),
-    (r"P?(MPI_[A-Z]\w+)", None),
+    (r"P?(MPI_(?!Py)[A-Z]\w+)", None),
 )
 
 # Libraries that call torch.distributed by themselves, by a part of their path.
