@@ -14,8 +14,11 @@ VENV := .venv-newest
 INSTALL = $(BIN) -m pip install --upgrade torch
 # Asked for each time: yesterday's newest may not be today's.
 AGAIN := again
+else ifneq ($(filter 2.%,$(TORCH)),)
+VENV := .venv-$(TORCH)
+INSTALL = $(BIN) -m pip install torch==$(TORCH)
 else
-$(error TORCH=$(TORCH) is not known: leave it out for the tested version, or say TORCH=newest)
+$(error TORCH=$(TORCH) is not known: leave it out for the tested version, or say TORCH=2.11.0, say, or TORCH=newest)
 endif
 BIN := $(VENV)/bin/python
 
@@ -38,6 +41,7 @@ help:
 	@echo "A torch that is in $(VENV) already, a CPU build for instance, is kept."
 	@echo "  PYTHON=python3.12   make it with this Python, 3.11 or newer"
 	@echo "  TORCH=newest        use the newest torch, without any pin, in .venv-newest"
+	@echo "  TORCH=2.11.0        or this one, 2.9 or newer, in .venv-2.11.0"
 
 tour: $(VENV)/installed
 	$(BIN) -m torch.distributed.run --nproc-per-node 2 examples/first_training.py

@@ -26,7 +26,9 @@ one, whole, parts = torch.ones(1), torch.ones(n), [torch.ones(1) for _ in range(
 CALLS = {"broadcast": (one, 0), "reduce": (one, 0), "all_reduce": (one,), "barrier": ()}
 CALLS |= dict.fromkeys(("gather", "scatter"), (one, parts if rank == 0 else None))
 CALLS |= {"all_gather": (parts, one), "reduce_scatter": (one, parts)}
-CALLS |= {"all_gather_single": (whole, one), "reduce_scatter_single": (one, whole)}
+new = hasattr(dist, "all_gather_single")  # it and reduce_scatter_single: names since torch 2.13
+CALLS |= {"all_gather_single" if new else "all_gather_into_tensor": (whole, one)}
+CALLS |= {"reduce_scatter_single" if new else "reduce_scatter_tensor": (one, whole)}
 CALLS |= {"all_to_all_single": (whole.clone(), whole), "all_to_all": (parts, list(whole.split(1)))}
 CALLS |= {"send": (one, 1), "recv": (one, 1)} if rank == 0 else {}
 CALLS |= {"recv": (one, 0), "send": (one, 0)} if rank == 1 else {}

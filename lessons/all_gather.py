@@ -60,11 +60,11 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Into one tensor
 #
-# `all_gather_single` fills one tensor instead of a list. In older code you meet it as
-# `all_gather_into_tensor`: that name still works, but torch 2.13 warns that it is deprecated. The
-# pieces lie end to end, in a tensor of 2 n elements. gloo refuses a table of shape (n, 2) for
-# pieces of shape (2), but takes `table.view(-1)`, the same memory in one dimension: a
-# [view](../docs/glossary.md#view).
+# `all_gather_single` fills one tensor instead of a list. It has this name since torch 2.13: an
+# older torch has it as `all_gather_into_tensor`, which newer ones still know, but 2.13 warns that
+# this name is deprecated. The pieces lie end to end, in a tensor of 2 n elements. gloo refuses a
+# table of shape (n, 2) for pieces of shape (2), but takes `table.view(-1)`, the same memory in one
+# dimension: a [view](../docs/glossary.md#view).
 
 
 # %%

@@ -56,8 +56,8 @@ if __name__ == "__main__":
 # Read the pieces column by column: the first pieces add up to 1111, 2222, and rank 0 gets that sum.
 #
 # `reduce_scatter_single` takes the pieces end to end in one tensor, n times as long as the output.
-# In older code it is called `reduce_scatter_tensor`: that name still works, but torch 2.13 warns
-# that it is deprecated.
+# It has this name since torch 2.13: an older torch has it as `reduce_scatter_tensor`, which newer
+# ones still know, but 2.13 warns that this name is deprecated.
 
 # %% [markdown]
 # ### reduce_scatter + all_gather = all_reduce

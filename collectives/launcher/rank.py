@@ -37,6 +37,7 @@ from collectives.launcher.failure import Raised
 from collectives.launcher.rank_spec import RankSpec
 from collectives.recording import exit_hooks, stack
 from collectives.recording.inject import Recording
+from collectives.semantics import torch_names
 
 # On this signal a rank writes its stack. faulthandler does so in C, also if Python is blocked.
 STACK_SIGNAL = getattr(signal, "SIGUSR2", None)
@@ -177,9 +178,10 @@ def _store(spec: RankSpec, patience: datetime.timedelta) -> dist.Store:
 def enter_group(
     backend: str, store: dist.Store, rank: int, world_size: int, patience: datetime.timedelta
 ) -> None:
-    dist.init_process_group(
-        backend, store=store, rank=rank, world_size=world_size, timeout=patience
-    )
+    with torch_names.quiet() if backend == "gloo" else contextlib.nullcontext():
+        dist.init_process_group(
+            backend, store=store, rank=rank, world_size=world_size, timeout=patience
+        )
     if backend == "nccl":  # the current GPU, which a barrier takes, is this rank's own
         warnings.filterwarnings("ignore", r"barrier\(\): using the device under current context")
     if store.add("entered", 1) == world_size:

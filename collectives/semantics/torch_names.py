@@ -8,6 +8,8 @@ The methods that torch calls on a process group in Python have older names as we
 `PythonProcessGroup`, which answers to both.
 """
 
+import contextlib
+import os
 import sys
 from collections.abc import Iterator
 from types import ModuleType
@@ -23,6 +25,8 @@ FUNCTIONAL = {
     "reduce_scatter_single_autograd": "reduce_scatter_tensor_autograd",
     "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
 }
+
+_given: list[str] = []  # what this torch lacked
 
 
 def _to_c10d(c10d: ModuleType) -> None:
@@ -47,7 +51,24 @@ def _give(module: ModuleType, today: dict[str, str]) -> Iterator[str]:
             if hasattr(function, "recorder"):  # which notes a call by the name that was used
                 function = function.__wrapped__
             setattr(module, name, function)
+            _given.append(name)
             yield name
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """gloo of torch 2.9 prints a line to stdout for each group that it makes: not in here."""
+    if not _given:
+        yield
+        return
+    stdout, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    try:
+        yield
+    finally:
+        os.dup2(stdout, 1)
+        os.close(stdout)
+        os.close(nowhere)
 
 
 def give() -> None:

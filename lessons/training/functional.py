@@ -31,6 +31,9 @@ from torch.distributed import _functional_collectives as functional
 # backwards. What one rank sent to all comes back as a sum from all, so the backward pass of an
 # all_gather is a reduce_scatter.
 #
+# The functions `all_gather_single` and `reduce_scatter_single` have these names since torch 2.13:
+# before, they were `all_gather_tensor` and `reduce_scatter_tensor`.
+#
 # The module has an underscore in torch 2.13, because its names may still change. Use it all the
 # same, because `torch.distributed.nn.functional`, which older code uses for this, is deprecated.
 # After torch 2.14 the module is called `torch.distributed.functional_collectives` ([its

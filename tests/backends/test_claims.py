@@ -85,6 +85,7 @@ def test_each_of_our_own_claims_is_about_cells():
     assert {one.backend for one in claims.table() if one.form} <= {one.backend for one in probes}
 
 
+@pytest.mark.skipif(not holds(">=2.13", torch.__version__), reason="read in torch 2.13")
 def test_a_claim_about_gpus_says_where_it_was_read_and_torch_still_has_the_words_that_it_quotes():
     wheel = Path(torch.__file__).parent
     # The headers of c10d, and torch's own Python. The .cpp files are not in a wheel.

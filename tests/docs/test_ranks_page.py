@@ -10,6 +10,7 @@ from html import unescape
 import pytest
 import torch.distributed as dist
 from browser import browse, needs_browser
+from hand_made import works_on_gloo
 from repository import ROOT
 
 from collectives import launch
@@ -55,9 +56,9 @@ def test_the_page_has_every_state_in_two_megabytes_and_loads_nothing_else():
 
 
 def test_a_sample_of_states_is_recorded_again():
-    found = data()["states"]
-    assert {state.key: one for state, one in ranks_page.record(4, SAMPLE)} == {
-        state.key: found[state.key] for state in SAMPLE
+    found, sample = data()["states"], [one for one in SAMPLE if works_on_gloo(one.call)]
+    assert {state.key: one for state, one in ranks_page.record(4, sample)} == {
+        state.key: found[state.key] for state in sample
     }
 
 

@@ -2,6 +2,8 @@
 
 import itertools
 
+import torch
+
 from collectives.backends import claims
 from collectives.matrix.measured import Matrix, Measured
 from collectives.recording.call import Call
@@ -73,5 +75,11 @@ def cell(
     return Measured.of(place, form, state, detail, 0.1)
 
 
-def matrix(*cells, torch="2.13.0+cpu") -> Matrix:
-    return Matrix(torch, None, None, None, "a machine", list(cells))
+def works_on_gloo(form: str) -> bool:
+    """What we claim of the installed torch."""
+    claim = claims.expected(cell(form).cell, torch.__version__)
+    return claim is not None and claim.state == "works"
+
+
+def matrix(*cells, version="2.13.0+cpu") -> Matrix:
+    return Matrix(version, None, None, None, "a machine", list(cells))

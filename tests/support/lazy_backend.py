@@ -24,6 +24,7 @@ class Lazy(OnGloo):
     allreduce_coalesced = allgather_coalesced = all_to_all_single = all_gather_single = (
         reduce_scatter_single
     ) = nothing
+    alltoall_base = _allgather_base = _reduce_scatter_base = nothing  # an older torch
     send = recv = recv_anysource = nothing
 
 

@@ -6,7 +6,7 @@ CALLS = (
     *("allreduce", "reduce", "reduce_scatter", "broadcast", "allgather", "gather", "scatter"),
     *("alltoall", "barrier", "send", "recv", "recv_anysource"),
 )
-# The names of gloo's methods for one tensor, and what a group in Python calls them.
+# The names of gloo's methods for one tensor, and what torch 2.13 calls those of a group in Python.
 SINGLE = {
     "_allgather_base": "all_gather_single",
     "_reduce_scatter_base": "reduce_scatter_single",
@@ -43,6 +43,7 @@ for name in CALLS:
     setattr(OnGloo, name, forwarding(name))
 for name, public in SINGLE.items():
     setattr(OnGloo, public, forwarding(name))
+    setattr(OnGloo, name, forwarding(name))  # an older torch
 
 
 class Lying(OnGloo):

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from repository import ROOT
 
 from collectives import LaunchError, Mismatch, check, launch
+from collectives.backends import claims
 from collectives.course import files
 from collectives.course.marks import world_of
 from collectives.course.wrong import plant
@@ -67,9 +68,13 @@ class Planted(NamedTuple):
 
     def steps(self, module: ModuleType) -> list[Callable]:
         """The step that `function` names, or in whose cell the change is, if nothing else is there
-        that other steps may use; all if there is none.
+        that other steps may use; all that gloo can run here if there is none.
         """
-        steps = [step for step in module.STEPS if not world_of(step).isolated]
+        steps = [
+            step
+            for step in module.STEPS
+            if not world_of(step).isolated and not claims.refusal(step.__name__, "gloo", "cpu")
+        ]
         cells = re.split(r"^# %%.*\n", self.file.read_text("utf-8"), flags=re.MULTILINE)
         changed = "".join(cell for cell in cells if self.old in cell)
         names = (
