@@ -12,6 +12,7 @@ from machines import needs_a_lab, needs_slurm
 from planted import Planted, beside, by_proof, unnoticed
 
 from collectives import LaunchError, Mismatch
+from collectives.backends import claims
 from collectives.course import chapters, files
 from collectives.course.runner import run_step
 from collectives.course.wrong import plant
@@ -24,12 +25,17 @@ IN_FORKED_LAB = "machines/versions"  # its programs only meet at a store
 SLOW_MYTHS = {"broadcast_is_no_barrier"}
 
 
+def refused(fault: Planted) -> str | None:
+    """Why gloo of this torch cannot run its step."""
+    return claims.refusal(fault.function, "gloo", "cpu")
+
+
 IN_ONE_WORLD = {
     chapter: [
         fault
         for name, faults in FAULTS.items()
         for fault in faults
-        if name.startswith(f"{chapter}/") and not fault.alone
+        if name.startswith(f"{chapter}/") and not fault.alone and not refused(fault)
     ]
     for chapter in dict.fromkeys(name.partition("/")[0] for name in FAULTS)
 }
@@ -46,7 +52,7 @@ ALONE = [
     pytest.param(name, fault, id=f"{name}: {fault.claim}", marks=marks(name, fault))
     for name, faults in FAULTS.items()
     for fault in faults
-    if fault.alone
+    if fault.alone and not refused(fault)
 ]
 
 
