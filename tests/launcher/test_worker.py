@@ -13,6 +13,7 @@ import torch.distributed as dist
 from collectives.launcher import reach
 from collectives.launcher.worker import Worker, launcher_store, launcher_worker
 from collectives.process_groups.mpi import installation
+from collectives.recording import launchers
 
 # Rank 5 of srun -N 3 -n 7 on this cluster.
 STEP = {
@@ -196,3 +197,9 @@ def test_a_rank_that_does_not_join_is_named(monkeypatch):
     monkeypatch.setattr(reach, "launcher_store", lambda *_: shared)
     with pytest.raises(ValueError, match=r"rank 1 did not join within 0\.1 s"):
         reach.unreachable(Worker("torchrun", 0, 2, 0, 1))
+
+
+def test_a_process_of_a_step_of_slurm_starts_no_fork_server_beside_torch():
+    """Each rank of srun would start one."""
+    assert launchers.is_started_by_launcher({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"})
+    assert not launchers.is_started_by_launcher({"SLURM_JOB_ID": "7"})  # a batch script

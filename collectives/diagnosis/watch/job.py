@@ -126,6 +126,7 @@ class Job:
 
     def exchange(self, world: JobWorld, send: bool) -> bool:
         """Receive what other nodes sent of their ranks, and send ours; whether those went on."""
+        self._expect()
         moved = self.nodes.exchange(world.to_json, send)
         world.update_elsewhere(self.nodes.others, self.nodes.lost)
         return moved

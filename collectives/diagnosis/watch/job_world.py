@@ -125,7 +125,7 @@ class JobWorld(WatchedWorld):
 
     def states(self) -> dict[int, State]:
         states = super().states()
-        if not self.absent():
+        if not self.absent() or (self.late and not (self.elsewhere or self.machines)):
             return states
         name = socket.gethostname()
         here = {number: dataclasses.replace(states[number], machine=name) for number in self.ranks}
@@ -165,13 +165,14 @@ class JobWorld(WatchedWorld):
     def to_json(self) -> dict[int, dict]:
         """What another node wants to know of our ranks."""
         states = self.states()
+        processes: dict[int, RankProcess | None] = {**dict.fromkeys(self.late), **self.ranks}
         return {
             number: {
                 "state": dataclasses.asdict(states[number]),
-                "answer": rank.read(call_log.ANSWER),
+                "answer": rank.read(call_log.ANSWER) if rank else {},
                 "unmatched": dataclasses.astuple(unmatched(self.matching, number)),
             }
-            for number, rank in self.ranks.items()
+            for number, rank in processes.items()
         }
 
     def update_elsewhere(self, others: dict[int, dict], lost_store: str) -> None:
