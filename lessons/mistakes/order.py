@@ -4,7 +4,7 @@
 
 Every rank of a group must call the same collectives in the same order.
 
-In each of these five programs one rank does not, often for a good reason: it alone writes the log,
+In each of these seven programs one rank does not, often for a good reason: it alone writes the log,
 or it has run out of batches. gloo matches calls by their position alone, so its call meets another
 one than it should, and the result is a hang, a lost connection, or wrong numbers without an error.
 At the end of this lesson you know where to look for such a call.
@@ -18,6 +18,8 @@ open the output, the answer, and the cure below it.
 
 # %%
 from collectives import check, cure, mistake, run
+import threading
+import time
 import torch
 import torch.distributed as dist
 
@@ -347,6 +349,134 @@ if __name__ == "__main__":
     run(the_same_call)
 
 # %% [markdown]
+# ## Program 6: the mean of every metric
+#
+# **You see.** The loss is wrong on rank 1. Rank 0 still waits when rank 1 has ended, and loses its
+# connection:
+#
+# ```text
+# RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21659.
+# This is typically caused by a remote worker crashing. Check the logs of the remote worker before
+# reporting an error.
+# ```
+
+
+# %%
+@mistake("wrong numbers", ranks=2)
+def mean_of_every_metric(rank, world_size, device):
+    metrics = {"boxes": 8.0, "loss": 1.0} if rank == 0 else {"loss": 3.0}  # rank 1 saw no boxes
+    sums = {}
+    for name, value in metrics.items():
+        sums[name] = torch.tensor([value], device=device)
+        dist.all_reduce(sums[name])
+    check(sums["loss"], torch.tensor([4.0]), "all_reduce(SUM)")
+
+
+# %%
+if __name__ == "__main__":
+    run(mean_of_every_metric)
+
+# %% [markdown]
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: the dictionaries have other keys.** A collective knows no names. The first call of rank 0
+# is about its boxes and that of rank 1 about its loss, so rank 1 gets 8 + 3 = 11. Rank 0 then makes
+# a second call, which rank 1 never makes. The same keys in another order mix the numbers, too.
+#
+# **Cure.** Let the ranks agree on the names first, and add up a zero where a rank has no value.
+#
+# **Early.** Look at loops over dictionaries that contain a collective, and compare the keys of all
+# ranks once: `all_gather_object(everyone, sorted(metrics))`.
+#
+# </details>
+
+
+# %%
+@cure(ranks=2)
+def names_of_all_ranks(rank, world_size, device):
+    metrics = {"boxes": 8.0, "loss": 1.0} if rank == 0 else {"loss": 3.0}
+    everyone = [None] * world_size
+    dist.all_gather_object(everyone, list(metrics))
+    sums = {}
+    for name in sorted(set().union(*everyone)):
+        sums[name] = torch.tensor([metrics.get(name, 0.0)], device=device)
+        dist.all_reduce(sums[name])
+    check(
+        [sums["boxes"], sums["loss"]], [torch.tensor([8.0]), torch.tensor([4.0])], "all_reduce(SUM)"
+    )
+    return sums
+
+
+# %%
+if __name__ == "__main__":
+    run(names_of_all_ranks)
+
+# %% [markdown]
+# ## Program 7: a count in the background
+#
+# **You see.** Both numbers are wrong, on both ranks, in some runs. Nothing waits, and no rank raises
+# an error.
+
+
+# %%
+@mistake("wrong numbers", ranks=2)
+def count_in_the_background(rank, world_size, device):
+    loss, count = torch.tensor([1.0], device=device), torch.tensor([100.0], device=device)
+
+    def report():
+        time.sleep(0.3 if rank == 0 else 0.0)  # a thread runs when the system lets it
+        dist.all_reduce(count)
+
+    thread = threading.Thread(target=report)
+    thread.start()
+    time.sleep(0.3 if rank == 1 else 0.0)  # the step takes longer here
+    dist.all_reduce(loss)
+    thread.join()
+    check([loss, count], [torch.tensor([2.0]), torch.tensor([200.0])], "all_reduce(SUM)")
+
+
+# %%
+if __name__ == "__main__":
+    run(count_in_the_background)
+
+# %% [markdown]
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: a second thread makes calls, too.** Which of the two threads comes first is decided anew
+# on every rank. Rank 0 reduced its loss first and rank 1 its count, so 1 and 100 were added up, and
+# then 100 and 1. Progress bars, checkpoints and loggers that work in the background do this.
+#
+# **Cure.** Let one thread make all calls. If the other one must make calls, give it a group of its
+# own, made by all ranks at the start, because calls are matched within a group.
+#
+# **Early.** Search for threads whose functions contain a collective, also those of libraries.
+#
+# </details>
+
+
+# %%
+@cure(ranks=2)
+def calls_from_one_thread(rank, world_size, device):
+    loss, count = torch.tensor([1.0], device=device), torch.zeros(1, device=device)
+
+    def report():
+        time.sleep(0.1)
+        count.fill_(100.0)  # prepares what is sent, and makes no call
+
+    thread = threading.Thread(target=report)
+    thread.start()
+    dist.all_reduce(loss)
+    thread.join()
+    dist.all_reduce(count)
+    check([loss, count], [torch.tensor([2.0]), torch.tensor([200.0])], "all_reduce(SUM)")
+    return {"loss": loss, "count": count}
+
+
+# %%
+if __name__ == "__main__":
+    run(calls_from_one_thread)
+
+# %% [markdown]
 # ## Fix it yourself
 #
 # In your folder of [exercises](../../README.md#exercises):
@@ -373,4 +503,8 @@ STEPS = [
     one_line_for_all_ranks,
     two_branches,
     the_same_call,
+    mean_of_every_metric,
+    names_of_all_ranks,
+    count_in_the_background,
+    calls_from_one_thread,
 ]

@@ -2,7 +2,8 @@
 """
 # processes
 
-One rank fails, ends or is slow while the other ranks wait for it.
+One rank fails, ends or is slow while the other ranks wait for it, or a process makes a call that is
+no rank.
 
 The errors that the waiting ranks get never name the cause: they speak of connections and time
 limits. At the end of this lesson you know which error to believe, and how a rank can drop out
@@ -22,6 +23,7 @@ import sys
 import time
 import torch
 import torch.distributed as dist
+from torch.utils.data import DataLoader
 
 # %% [markdown]
 # ## Program 1: a sum of losses
@@ -268,6 +270,67 @@ if __name__ == "__main__":
     run(destroyed_at_the_end)
 
 # %% [markdown]
+# ## Program 5: a mean over all ranks, in the loader
+#
+# **You see.** Both ranks wait for their first batch, and their DataLoader workers wait in the sum.
+# The same function works with `num_workers=0`.
+
+
+# %%
+@mistake("hangs", ranks=2)
+def center_in_the_loader(rank, world_size, device):
+    def centered(samples):
+        x = torch.tensor(samples, dtype=torch.float32)
+        mean = x.mean() / world_size
+        dist.all_reduce(mean)
+        return x - mean
+
+    samples = [2 * rank, 2 * rank + 1]
+    loader = DataLoader(
+        samples, batch_size=2, num_workers=1, collate_fn=centered, multiprocessing_context="fork"
+    )
+    (batch,) = loader
+    check(batch, torch.tensor([[-1.5, -0.5], [0.5, 1.5]][rank]), "all_reduce(SUM)")
+
+
+# %%
+if __name__ == "__main__":
+    run(center_in_the_loader)
+
+# %% [markdown]
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: a worker of the DataLoader makes a call.** The worker is a copy of its rank, made by
+# `fork`, and it believes that it is in the group. But the threads that move gloo's messages were
+# not copied, so nobody sends or receives. (A worker that is made by `spawn` has no group at all,
+# and raises an error that says so.)
+#
+# **Cure.** Let the workers prepare data, and make the call in the rank, when it has the batch.
+#
+# **Early.** Try the program with a worker and two ranks before the long run, and look for
+# collectives in `collate_fn`, in transforms and in `__getitem__`.
+#
+# </details>
+
+
+# %%
+@cure(ranks=2)
+def center_in_the_rank(rank, world_size, device):
+    samples = [2 * rank, 2 * rank + 1]
+    loader = DataLoader(samples, batch_size=2, num_workers=1, multiprocessing_context="fork")
+    (batch,) = loader
+    mean = batch.float().mean() / world_size
+    dist.all_reduce(mean)
+    batch = batch - mean
+    check(batch, torch.tensor([[-1.5, -0.5], [0.5, 1.5]][rank]), "all_reduce(SUM)")
+    return {"mean": mean, "batch": batch}
+
+
+# %%
+if __name__ == "__main__":
+    run(center_in_the_rank)
+
+# %% [markdown]
 # Next lesson: [data](../../notebooks/mistakes/data.ipynb), in which no rank fails or waits, and the
 # result is wrong all the same.
 
@@ -281,4 +344,6 @@ STEPS = [
     long_enough_timeout,
     train_twice,
     destroyed_at_the_end,
+    center_in_the_loader,
+    center_in_the_rank,
 ]

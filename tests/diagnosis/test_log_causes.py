@@ -38,9 +38,9 @@ def prefixed(prefix, lines):
         ("2: ", "0: [rank0]: ", "rank 2"),
         ("2: ", "1: [rank8]: ", "task 2"),  # Slurm counts machines
         ("[1,2]<stderr>:", "[1,0]<stderr>:", "rank 2"),
-        ("(WorkerDict pid=71) ", "(WorkerDict pid=70) ", "pid 71"),
+        ("(WorkerDict pid=71) ", "(WorkerDict pid=70) ", "WorkerDict pid 71"),
         ("(RayTrainWorker pid=71, ip=10.0.0.2) [rank2]: ", "(RayTrainWorker pid=70) [rank0]: ", "rank 2"),
-        ("\x1b[36m(WorkerDict pid=71)\x1b[0m ", "\x1b[36m(WorkerDict pid=70)\x1b[0m ", "pid 71"),
+        ("\x1b[36m(WorkerDict pid=71)\x1b[0m ", "\x1b[36m(WorkerDict pid=70)\x1b[0m ", "WorkerDict pid 71"),
         ("(VllmWorker rank=1 pid=71) ERROR 05-01 10:00:00 [worker.py:70] ", "(VllmWorker rank=0 pid=70) ", "rank 1"),
         ("2026-01-02T03:04:05.678901234Z stderr F [rank2]: ", "2026-01-02T03:04:06.1Z stderr F [rank0]: ", "rank 2"),
         ("2026-01-02T03:04:05.678Z [rank2]: ", "2026-01-02T03:04:06.678Z [rank0]: ", "rank 2"),
@@ -126,6 +126,16 @@ def test_ctrl_c_alone_tells_where_each_rank_was(tmp_path):
     lines = [*FAILED[:-1], "KeyboardInterrupt"]
     assert said(prefixed("[rank1]: ", lines), tmp_path).startswith(
         "interrupted: somebody pressed Ctrl-C, or sent SIGINT\n  rank 1 was at train.py:12"
+    )
+
+
+def test_an_error_of_the_gpu_comes_before_the_timeouts_of_others(tmp_path):
+    log = (
+        "[E ProcessGroupNCCL.cpp:916] [Rank 2] NCCL watchdog thread terminated with exception: CUDA error: an illegal memory access was encountered\n"
+        "[rank0]:[E ProcessGroupNCCL.cpp:563] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=8, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600010 milliseconds before timing out.\n"
+    )
+    assert said(log, tmp_path).startswith(
+        "raised: rank 2 raised CUDA error: an illegal memory access was encountered (line 1 of the log), before rank 0 lost it"
     )
 
 

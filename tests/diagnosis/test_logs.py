@@ -5,12 +5,14 @@ between two of them. Lines of torch in these logs are its own words; the rest wa
 """
 
 import csv
+import io
 import re
 from pathlib import Path
 
 import pytest
 from repository import ROOT
 
+from collectives.diagnosis.log.job import Logs
 from collectives.diagnosis.log.report import report
 
 LOGS = Path(__file__).with_name("logs")
@@ -37,6 +39,20 @@ def test_a_pasted_log_is_explained(row):
 
 def test_every_log_has_its_expectation():
     assert {f"{row['log']}.log" for row in EXPECTED} == {path.name for path in LOGS.glob("*.log")}
+
+
+with (LOGS / "wordings.tsv").open(encoding="utf-8") as table:
+    WORDINGS = list(csv.DictReader(table, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+@pytest.mark.parametrize("row", WORDINGS, ids=lambda row: f"{row['torch']}-{row['entry']}")
+def test_a_line_of_every_torch_is_read(row, tmp_path):
+    """`source`: the thread where it was posted, or the file that holds its format string."""
+    logs = Logs()
+    logs.read("job.log", io.BytesIO(f"{row['line']}\n".encode()))
+    assert list(logs.sightings) == [row["entry"]]
+    if row["entry"] in ("watchdog", "watchdog-status"):
+        assert logs.watchdog.noted == 1
 
 
 def quoted_errors():

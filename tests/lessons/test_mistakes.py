@@ -47,7 +47,7 @@ ALSO = {
 }
 
 # On a busy machine rank 0 may lose ranks that have left before it can name them.
-MADE_AGAIN = {"log_the_mean_loss", "end_of_an_epoch"}
+MADE_AGAIN = {"log_the_mean_loss", "end_of_an_epoch", "mean_of_every_metric"}
 
 lesson = pytest.mark.parametrize("path", PATHS, ids=[path.stem for path in PATHS])
 
@@ -101,6 +101,8 @@ GUILTY = {
     "loss_and_penalty": {1: "dist.all_reduce(penalty)"},
     "sum_and_rate": {0: "dist.broadcast(rate, src=0)"},
     "two_branches": {0: "dist.all_reduce(x)"},
+    "mean_of_every_metric": dict.fromkeys(range(2), "dist.all_reduce(sums[name])"),
+    "count_in_the_background": {0: "dist.all_reduce(loss)", 1: "dist.all_reduce(count)"},
     "add_losses": dict.fromkeys(range(2), "dist.all_reduce(losses)"),
     "count_samples": {0: "dist.all_reduce(count)"},
     "share_the_best_model": dict.fromkeys(range(2), "dist.broadcast(model, src=rank)"),
@@ -127,6 +129,7 @@ GUILTY = {
     "sum_of_shards": {2: "sys.exit(0)"},
     "checkpoint_then_sum": {0: "dist.all_reduce(x, group=group)"},
     "train_twice": dict.fromkeys(range(2), 'dist.init_process_group("gloo")'),
+    "center_in_the_loader": dict.fromkeys(range(2), "dist.all_reduce(mean)"),
     "validate_between_epochs": {0: "dist.all_gather(losses, loss)"},
     "two_steps_with_ddp": dict.fromkeys(range(2), "model(x).sum().backward()"),
     "load_a_checkpoint": dict.fromkeys(range(2), "loaded.load_state_dict(checkpoint[0])"),

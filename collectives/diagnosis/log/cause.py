@@ -85,11 +85,14 @@ def own_error(raised: Raised) -> Exceptions | None:
     origin = ""
     if first != last:
         origin = _error(*raised.errors[first]) + _in_brackets(raised.places[first])
+    error = _error(*raised.errors[last])
+    if last == len(raised.errors) - 1 and "Last error:" in raised.more[:-1]:  # NCCL's own words
+        error += f"; {raised.more[raised.more.index('Last error:') + 1].strip()}"
     return Exceptions(
         raised.writer,
         raised.log,
         raised.lines[last],
-        _error(*raised.errors[last]),
+        error,
         raised.places[last],
         origin,
         raised.time,
@@ -137,7 +140,7 @@ def raised_first(
     text = f"raised: {_names(alike, name)} raised {first.error}{_in_brackets(first.place, where)}"
     text += f", after {first.origin}" if first.origin else ""
     numbers = {one.who.rank for one in errors}
-    if lost - numbers and is_ordered:
+    if lost - numbers and is_ordered and first.who != Writer():
         text += f", before {ranks(lost - numbers)} lost it"
     rows = [
         f"  {name(one.who, one.log)} raised {one.error}"

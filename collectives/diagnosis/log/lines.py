@@ -69,7 +69,7 @@ class Stream(Protocol):
 class Writer(NamedTuple):
     """Who wrote a line, as far as its beginning tells.
 
-    `rank`: in the world. `local`: on its machine. `label`: any other name, as in pid 7 or TP3.
+    `rank`: in the world. `local`: on its machine. `label`: another name, as in Worker pid 7 or TP3.
     """
 
     rank: int | None = None
@@ -120,7 +120,8 @@ def parse(log: str, number: int, raw: str, **more) -> Line:
         at = found.end()
     rank = _number(names, "rank", "mpi", "worker")
     local = _number(names, "local")
-    label = f"pid {names['pid']}" if "pid" in names else names.get("part", "").strip()
+    pid = f"{names.get('named', '')} pid {names['pid']}".strip() if "pid" in names else ""
+    label = pid or names.get("part", "").strip()
     label = label or names.get("container", "") or names.get("host", "")
     label = label or (f"task {names['task']}" if "task" in names else "")
     return Line(log, number, raw, raw[at:], Writer(rank, local, label), time, **more)

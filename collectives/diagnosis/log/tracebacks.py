@@ -3,12 +3,19 @@
 import re
 from dataclasses import dataclass, field, replace
 
-from collectives.diagnosis.log.lines import Line, Writer
+from collectives.diagnosis.log.lines import Line, Writer, rank_in
 
 HEADER = "Traceback (most recent call last)"
 NEEDLES = [
     *(HEADER.encode(), b'  File "', b"-- Process ", b"KeyboardInterrupt", b"Exception ignored"),
-    *(b"Error:", b"Error\n", b"Error(", b"Exception:", b"Exception\n"),
+    *(
+        b"terminated with exception: ",
+        b"Error:",
+        b"Error\n",
+        b"Error(",
+        b"Exception:",
+        b"Exception\n",
+    ),
 ]
 # Of a traceback so many lines are read, and so many lines after it are looked through for the
 # one that says that another traceback belongs to it.
@@ -21,6 +28,8 @@ _ERROR = re.compile(
     r"(?:Error|Exception|Interrupt|Exit|Timeout|ExceptionGroup)\w{0,20}(?:\(\w+\))?)"
     r"(?:: (?P<text>.*))?$"
 )
+# What a thread of C++ met that watches the GPU.
+_ABORTED = re.compile(r"terminated with exception: (?P<type>\w+ error): (?P<text>.*)")
 # Below a header any name may be that of an exception.
 _BELOW = re.compile(
     r"(?P<type>(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*|(?<=\.)\w+)(?:\(\w+\))?): ?(?P<text>.*)$"
@@ -138,7 +147,9 @@ class Tracebacks:
     def _alone(self, line: Line) -> None:
         """The last line of a traceback whose beginning is not in the log."""
         text = line.text.lstrip()
-        found = _ERROR.match(text)
+        if (found := _ABORTED.search(text)) and line.writer.rank is None:
+            line = replace(line, writer=line.writer._replace(rank=rank_in(line.raw)))
+        found = found or _ERROR.match(text)
         if not found or found["text"] is None or "Warning" in found["type"]:
             return
         one = _Open(Raised(line.log, line.number, line.writer, time=line.time))

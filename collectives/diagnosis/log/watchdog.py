@@ -199,13 +199,14 @@ def _further(call, name, ops, joined, ahead, statuses, seq) -> tuple[str, list[s
 
 
 def _of_calls(calls: dict[int, list[_TimedOut]]) -> str:
-    """What calls alone tell, since they do not name their group: the first of each rank."""
+    """What calls alone tell, without how far each rank was: the first of each rank."""
     first = {rank: min(each, key=lambda one: one.seq or 0) for rank, each in calls.items()}
     lines = {rank: (f"in {call}", "") for rank, call in first.items()}
     if len({(call.op, call.seq) for call in first.values()}) > 1:
-        note = "these lines name no group: if it is one, these ranks made different calls"
+        note = "if these calls are of one group, the ranks went different ways before them"
         return write(f"timeout: {ranks(first)} waited too long, in different calls", lines, [note])
     silent = set(range(max(first))) - first.keys()
     notes = [f"{ranks(silent)} did not write that: look there first"] if silent else []
-    notes += ["these lines name no group, and do not tell how far other ranks were"]
-    return write(f"timeout: {ranks(first)} waited too long in the same call", lines, notes)
+    notes += ["these lines do not tell how far other ranks were"]
+    where = " in the same call" if len(first) > 1 else ""
+    return write(f"timeout: {ranks(first)} waited too long{where}", lines, notes)
