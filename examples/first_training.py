@@ -2,15 +2,16 @@
 
     torchrun --nproc-per-node 2 examples/first_training.py
 
-It needs torch, and nothing of this repository. It computes on the CPU, to run on any machine;
-train_ddp.py takes your GPUs.
+It needs torch, and nothing of this repository. Each copy takes a GPU of its own if this machine has
+enough of them, and else the CPU.
 """
 
 import torch
 import torch.distributed as dist
 
-dist.init_process_group("gloo")  # meet the other copies of this program
+dist.init_process_group()  # meet the other copies of this program
 rank, n = dist.get_rank(), dist.get_world_size()
+torch.set_default_device(f"cuda:{rank}" if torch.cuda.device_count() >= n else "cpu")
 
 x = torch.arange(1.0, 9.0)[rank::n]  # of 8 samples, this copy takes every n-th
 y = 3 * x  # so the weight has to become 3

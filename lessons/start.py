@@ -34,8 +34,9 @@ import torch.distributed as dist
 # import torch
 # import torch.distributed as dist
 #
-# dist.init_process_group("gloo")  # meet the other copies of this program
+# dist.init_process_group()  # meet the other copies of this program
 # rank, n = dist.get_rank(), dist.get_world_size()
+# torch.set_default_device(f"cuda:{rank}" if torch.cuda.device_count() >= n else "cpu")
 #
 # x = torch.arange(1.0, 9.0)[rank::n]  # of 8 samples, this copy takes every n-th
 # y = 3 * x  # so the weight has to become 3
@@ -86,7 +87,8 @@ import torch.distributed as dist
 # many there are is the [world size](../docs/glossary.md#world-size), or n. A
 # [group](../docs/glossary.md#group) is a set of ranks that communicate: all of them, or a chosen
 # few. The [backend](../docs/glossary.md#backend) is the library that moves the data: here gloo,
-# which needs no GPU.
+# which needs no GPU. Where the program finds a GPU for each copy, it puts its tensors there, and
+# NCCL moves them.
 #
 # `init_process_group` connects the ranks. It reads their numbers in [environment
 # variables](../notebooks/launching.ipynb) that torchrun sets. So plain `python first_training.py`
