@@ -95,6 +95,7 @@ _C._cuda_getArchFlags = lambda: "sm_90"
 _C._cuda_isCurrentStreamCapturing = lambda: False
 _C._cuda_getCurrentRawStream = lambda device=0: 0
 _C._cuda_emptyCache = lambda: None
+_C._cuda_sleep = lambda cycles: None  # streams are not played: nothing would wait for it
 _C._cuda_memoryStats = lambda device: {}
 _C._cuda_resetPeakMemoryStats = _C._cuda_resetAccumulatedMemoryStats = lambda device: None
 cuda._exchange_device, cuda._maybe_exchange_device = _exchange_device, _maybe_exchange_device

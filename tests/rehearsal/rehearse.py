@@ -70,8 +70,8 @@ def built() -> Path:
     return library
 
 
-def environment(gpus: int, nccl: str = "2.30.7") -> dict[str, str]:
-    """The variables of a process on a machine with so many GPUs and this NCCL."""
+def environment(gpus: int, nccl: str = "2.30.7", torch_names: str = "") -> dict[str, str]:
+    """The variables of a process on a machine with so many GPUs, this NCCL and an older torch."""
     paths = [str(HERE / "startup"), *filter(None, [os.environ.get("PYTHONPATH")])]
     environ = os.environ | {
         "PYTHONPATH": os.pathsep.join(paths),
@@ -80,6 +80,8 @@ def environment(gpus: int, nccl: str = "2.30.7") -> dict[str, str]:
         "REHEARSED_NCCL": nccl,
     }
     environ.pop("CUDA_VISIBLE_DEVICES", None)
+    if torch_names:
+        environ["REHEARSED_TORCH_NAMES"] = torch_names
     return environ
 
 
@@ -87,6 +89,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--gpus", type=int, default=4, help="so many (default: %(default)s)")
     parser.add_argument("--nccl", default="2.30.7", help="its version (default: %(default)s)")
+    parser.add_argument("--torch-names", choices=["2.11"], help="only what this torch has")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     words = parser.parse_args()
     if reason := missing():
@@ -95,5 +98,5 @@ if __name__ == "__main__":
     if reason := missing_tools():
         sys.exit(reason)  # no skip: nothing else is in the way
     print(f"rehearsed, not run on a GPU: {words.gpus} GPUs", file=sys.stderr, flush=True)
-    environ = environment(words.gpus, words.nccl)
+    environ = environment(words.gpus, words.nccl, words.torch_names)
     os.execvpe(words.command[0], words.command, environ)
