@@ -30,7 +30,7 @@ help:
 	@echo "make test-all     run all tests"
 	@echo "make rehearse     run on GPUs that are played on the CPU; needs Linux, g++ and the CPU build of torch"
 	@echo "make mutations    plant random faults one by one, and list those that no test notices"
-	@echo "make gpu          run on a machine with GPUs what nobody has run yet, for 30 minutes, and write a folder to send in"
+	@echo "make gpu          run on a machine with GPUs what nobody has run yet, for 12 minutes, and write an archive to send in"
 	@echo "make notebooks    make the notebooks from the lessons, and execute them; ARGS=all_reduce makes one"
 	@echo "make docs         make the generated parts of the documentation that take seconds; ARGS=claims makes one"
 	@echo "make site         build the website into site/: open site/index.html then"

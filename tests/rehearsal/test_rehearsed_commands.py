@@ -1,7 +1,11 @@
 """What the owner of one GPU, or of several, types: the tests, a lesson, the program to take away."""
 
 import asyncio
+import json
+import os
 import re
+import signal
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -128,3 +132,49 @@ def test_a_step_whose_ranks_choose_their_backend_says_which():
     step = next(one for one in files.load(files.find("launching")).STEPS if one.world.fresh)
     text = run_step(step, World.chosen(backend="nccl", timeout=100)).text
     assert text.endswith("on gloo: fresh ranks choose their backend themselves\n"), text
+
+
+AN_OLDER_TORCH = """
+import os, sys
+if sys.argv[1:]:
+    import collectives
+import torch, torch.distributed as dist
+from torch.distributed import _functional_collectives as functional
+from torch.distributed.fsdp import fully_shard
+print(*(hasattr(one, "all_gather_single") for one in (dist, dist.distributed_c10d, functional)))
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+fully_shard(model := torch.nn.Linear(2, 2))  # torch itself calls all_gather_single
+model(torch.ones(2)).sum().backward()
+dist.all_gather_into_tensor(whole := torch.empty(2), torch.ones(2))
+if sys.argv[1:]:
+    dist.all_gather_single(whole, whole + 1)
+print(whole.tolist())
+"""
+
+
+@pytest.mark.parametrize("words", ["", "with collectives"])
+def test_an_older_torch_lacks_names_until_somebody_gives_them(words):
+    program = [sys.executable, "-c", AN_OLDER_TORCH, *words.split()]
+    done = finished(program, env=VISIBLE | {"REHEARSED_TORCH_NAMES": "2.11"}, cwd=ROOT)
+    is_there, value = (True, 2.0) if words else (False, 1.0)
+    assert done.stdout == f"{is_there} {is_there} {is_there}\n{[value, value]}\n", done.stderr
+
+
+def test_make_gpu_goes_on_after_it_was_stopped_in_another_folder_from_the_archive(tmp_path):
+    command = [sys.executable, "-m", "tools.first_gpu_run", "--archive", str(tmp_path / "it.zip")]
+    one = {"CUDA_VISIBLE_DEVICES": "0", "REHEARSED_NCCL": "2.28.9", "PYTHONUNBUFFERED": "1"}
+    first = [*command, "--folder", str(tmp_path / "a")]
+    with subprocess.Popen(
+        first, cwd=ROOT, env=os.environ | one, stdout=subprocess.PIPE, text=True
+    ) as process:
+        for line in process.stdout:
+            if line.startswith("first_1"):
+                break
+        process.send_signal(signal.SIGTERM)
+        process.stdout.read()
+    assert process.returncode == 130
+    again = [*command, "--folder", str(tmp_path / "b"), "--minutes", "0.5"]
+    done = finished(again, env=one, cwd=ROOT)
+    assert "environment: ended before (exit status 0)\nfirst_1: " in done.stdout, done.stderr
+    ended = json.loads((tmp_path / "b/steps.json").read_text())
+    assert [step["name"] for step in ended][:2] == ["environment", "first_1"]

@@ -18,8 +18,11 @@ The rehearsal lies in tools/first_gpu_run/rehearsed. These make it anew, without
 """
 
 import argparse
+import os
+import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from tools.first_gpu_run import archive, failures, tries
@@ -40,9 +43,15 @@ def this_machine(library: Path | None) -> Machine:
     return Machine(availability.gpu_count(), shares, library)
 
 
-def run_all(folder: Path, packed: Path, minutes: float, machine: Machine) -> int:
-    """Run what is not yet there. 0: each step ended with 0; 1: not so."""
+def run_all(
+    folder: Path, packed: Path, minutes: float, machine: Machine, patience: float = 1
+) -> int:
+    """Run what is not yet there. 0: each step ended with 0; 1: not so.
+
+    `patience`: the steps have so many times their limits.
+    """
     every, hide = steps(folder, machine), hiding()
+    every = [replace(step, limit=patience * step.limit) for step in every]
     folder.mkdir(parents=True, exist_ok=True)
     if packed.exists():
         archive.unpack(packed, folder)
@@ -86,6 +95,7 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=2, help="of --try")
     if IS_REHEARSAL:
         parser.add_argument("--keep", action="store_true", help="to compare later runs with it")
+        parser.add_argument("--patience", type=float, default=1, help="of a busy machine: limits")
     options = parser.parse_args()
     folder, library = options.folder.absolute(), options.nccl_library
     packed = (options.archive or folder.with_suffix(".zip")).absolute()
@@ -100,13 +110,20 @@ def main() -> int:
             return 0
         from collectives.backends import availability
 
+        # Also whoever is told to end ends the step first, whose processes are a group of their own.
+        signal.signal(signal.SIGTERM, lambda number, frame: os.kill(os.getpid(), signal.SIGINT))
         if reason := availability.unavailable("nccl", "cuda", 1):
             print(f"Nothing can be run here: {reason}.")
             return 3
-        status = run_all(folder, packed, options.minutes, machine)
-        if IS_REHEARSAL and options.keep:
+        if not IS_REHEARSAL:
+            return run_all(folder, packed, options.minutes, machine)
+        status = run_all(folder, packed, options.minutes, machine, options.patience)
+        if options.keep:
             keep(folder)
         return status
+    except KeyboardInterrupt:
+        print("\nmake gpu: stopped; the same command goes on.", file=sys.stderr)
+        return 130
     except ModuleNotFoundError as error:
         print(
             f"{PYTHON} has no {error.name}. With a network, `pip install -e '.[test]'` brings what "

@@ -110,7 +110,7 @@ def _end(process: subprocess.Popen, seconds: float) -> None:
 def hiding() -> Callable[[str], str]:
     """A function that takes the names of the machine and its user out of a text, and paths.
 
-    A path keeps its last part, and the part below this checkout or this Python.
+    Of a path, the file's name stays, or the part below this checkout or this Python.
     """
     host = socket.gethostname()
     hidden = {
@@ -126,8 +126,14 @@ def hiding() -> Callable[[str], str]:
     longest_first = sorted((text for text in hidden if len(text) > 1), key=len, reverse=True)
     names = re.compile("|".join(rf"(?<!\w){re.escape(text)}(?!\w)" for text in longest_first))
     tops = "|".join(re.escape(one.name) for one in Path("/").iterdir())
-    paths = re.compile(rf"(?<![\w/.])/(?:{tops})(?:/[^\s/'\"<>:,;()]+)*/")
-    return lambda text: paths.sub("", names.sub(lambda found: hidden[found[0]], text))
+    paths = re.compile(rf"(?<![\w/.])/(?:{tops})(?:/[^\s/'\"<>:,;()]+)*")
+    return lambda text: paths.sub(_last_part, names.sub(lambda found: hidden[found[0]], text))
+
+
+def _last_part(path: re.Match[str]) -> str:
+    """Of a file, its name. Of a folder nothing, because its name may be a user's."""
+    name = path[0].rpartition("/")[2]
+    return name if "." in name else "PATH"
 
 
 def _addresses() -> set[str]:

@@ -8,6 +8,9 @@ from pathlib import Path
 from collectives.course import chapters
 
 IS_REHEARSAL = "REHEARSED_GPUS" in os.environ
+# A CPU build of torch has no gloo for GPUs, so that its steps are rehearsed on the CPU.
+WITH_GLOO = ("gloo", "cpu" if IS_REHEARSAL else "cuda")
+WITH_NCCL = ("nccl", "cuda")
 PYTHON = sys.executable
 COLLECTIVES = (PYTHON, "-m", "collectives")
 TORCHRUN = (PYTHON, "-m", "torch.distributed.run")
@@ -23,7 +26,7 @@ GROUPS = {
 
 # The lessons that `make tour` shows, of which the calls are run in any case.
 ROUTE = ("start", "calls", "training/data_parallel", "training/ddp")
-# Those that start trainings of their own, which choose gloo, take a minute and tell nothing of NCCL.
+# Without those that start trainings of their own, which take a minute and are not on NCCL.
 TRAINING = [one for one in chapters.read()["training"].names if one != "training/failover"]
 
 
@@ -62,14 +65,25 @@ class GpuStep:
     is_open: bool = False
 
 
-def run(*names: str, ranks: int, backend: str = "nccl", device: str = "cuda") -> tuple[str, ...]:
-    where = ("--backend", backend, "--device", device, "-n", str(ranks))
-    return (*COLLECTIVES, "run", *names, *where)
+Column = tuple[str, str]
 
 
-def matrix(file: Path, ranks: int, backend: str = "nccl", device: str = "cuda") -> tuple[str, ...]:
-    where = ("--backend", backend, "--device", device, "-n", str(ranks))
-    return (*COLLECTIVES, "matrix", "--quick", *where, "--json", str(file))
+def where(column: Column, ranks: int) -> tuple[str, ...]:
+    return ("--backend", column[0], "--device", column[1], "-n", str(ranks))
+
+
+def run(*names: str, ranks: int, column: Column = WITH_NCCL) -> tuple[str, ...]:
+    return (*COLLECTIVES, "run", *names, *where(column, ranks))
+
+
+def matrix(file: Path, ranks: int, column: Column = WITH_NCCL) -> tuple[str, ...]:
+    return (*COLLECTIVES, "matrix", "--quick", *where(column, ranks), "--json", str(file))
+
+
+def bus(last: str, ranks: int, column: Column) -> tuple[str, ...]:
+    sizes = ("-b", "1MiB", "-e", last, "-f", "8", "--iters", "10", "--warmup", "2")
+    calls = ("all_gather", "all_reduce")
+    return (*COLLECTIVES, "bench", "bus", *calls, *sizes, *where(column, ranks))
 
 
 def tried(name: str, ranks: int) -> tuple[str, ...]:
@@ -101,18 +115,17 @@ def _what_is_here(machine: Machine) -> list[GpuStep]:
 
 
 def _calls(folder: Path, n: int) -> list[GpuStep]:
-    # A CPU build of torch has no gloo for GPUs, so that these are rehearsed on the CPU.
-    gloo = {"backend": "gloo", "device": "cpu" if IS_REHEARSAL else "cuda"}
-    what_gloo_does = "Does gloo carry what lies on a GPU?"
-    file = folder / "quick_gloo.json"
+    of_gloo = "Does gloo carry what lies on a GPU?"
+    gloo = {ranks: run(*ROUTE, ranks=ranks, column=WITH_GLOO) for ranks in (2, 4)}
     first = (*TORCHRUN, "--nproc-per-node", str(n), "examples/first_training.py")
+    nccl, file = matrix(folder / f"quick_{n}.json", n), folder / "quick_gloo.json"
     return [
         GpuStep(2, f"calls_{n}", "Is every call right?", run(*ROUTE, ranks=n), 120),
-        GpuStep(2, "gloo_2", what_gloo_does, run(*ROUTE, ranks=2, **gloo), 120, is_open=True),
+        GpuStep(2, "gloo_2", of_gloo, gloo[2], 120, is_open=True),
         GpuStep(2, f"route_{n}", "Does README's first program run?", first, 60),
-        GpuStep(2, f"quick_{n}", "Which forms work?", matrix(folder / f"quick_{n}.json", n), 240),
-        GpuStep(2, "quick_gloo", "And with gloo?", matrix(file, 2, **gloo), 240, is_open=True),
-        GpuStep(2, "gloo_4", "With 4 ranks?", run(*ROUTE, ranks=4, **gloo), 120, is_open=True),
+        GpuStep(2, f"quick_{n}", "Which forms work?", nccl, 180),
+        GpuStep(2, "quick_gloo", "And with gloo?", matrix(file, 2, WITH_GLOO), 180, is_open=True),
+        GpuStep(2, "gloo_4", "With 4 ranks?", gloo[4], 120, is_open=True),
     ]
 
 
@@ -128,12 +141,7 @@ def _training(n: int) -> list[GpuStep]:
 
 
 def _waiting(n: int) -> list[GpuStep]:
-    def bus(backend: str, ranks: int, *words: str) -> tuple[str, ...]:
-        where = ("--backend", backend, "--device", "cuda", "-n", str(ranks))
-        return (*COLLECTIVES, "bench", "bus", *words, "-b", "1MiB", "-f", "8", *where)
-
-    nccl = bus("nccl", n, "all_gather", "all_reduce", "-e", "64MiB")
-    gloo = bus("gloo", 2, "all_gather", "all_reduce", "-e", "8MiB")
+    nccl, gloo = bus("64MiB", n, WITH_NCCL), bus("8MiB", 2, WITH_GLOO)
     return [
         GpuStep(4, f"wait_{n}", "Does `wait()` return before the GPU?", tried("wait", n), 60),
         GpuStep(4, f"copies_{n}", "How fast are copies?", nccl, 60),
@@ -157,7 +165,7 @@ def _several(folder: Path, machine: Machine) -> list[GpuStep]:
             of_calls, file = run(*ROUTE, ranks=number), folder / f"quick_{number}.json"
             again += [
                 GpuStep(5, f"calls_{number}", f"The calls, {number} ranks?", of_calls, 120),
-                GpuStep(5, f"quick_{number}", "Which forms?", matrix(file, number), 240),
+                GpuStep(5, f"quick_{number}", "Which forms?", matrix(file, number), 180),
                 *(
                     GpuStep(5, step.name, step.question, step.command, step.limit)
                     for step in _training(number)
