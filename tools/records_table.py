@@ -1,14 +1,17 @@
 """The tables in records/README.md: matrices and bandwidths that others have measured."""
 
 import json
+import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from collectives.bench.bus_table import PLACES
 from collectives.matrix import recorded
-from collectives.matrix.measured import Measured, by_column
+from collectives.matrix.measured import Matrix, Measured, by_column
 from collectives.semantics.calls import LESSONS
 from tools import markdown
+from tools.first_gpu_run import archive
 
 FOLDER = Path(__file__).parents[1] / "records"
 
@@ -16,10 +19,9 @@ FOLDER = Path(__file__).parents[1] / "records"
 def matrices(folder: Path = FOLDER) -> str:
     """A row for each lesson on a call, a column for each backend and number of ranks of a file."""
     columns: dict[str, list[Measured]] = {}
-    for file in sorted(folder.glob("matrix-*.json")):
-        matrix = recorded.read(file)
+    for file, matrix in _sent(folder):
         for (backend, device, ranks), cells in by_column(matrix.cells).items():
-            head = f"[{backend}, {device}]({file.name}), {ranks} ranks, torch {matrix.torch}"
+            head = f"[{backend}, {device}]({file}), {ranks} ranks, torch {matrix.torch}"
             columns[head] = cells
     if not columns:
         return "Nobody has sent a matrix yet."
@@ -28,6 +30,17 @@ def matrices(folder: Path = FOLDER) -> str:
         for lesson in LESSONS
     ]
     return markdown.table(["lesson", *columns], rows)
+
+
+def _sent(folder: Path) -> Iterator[tuple[str, Matrix]]:
+    """The matrices with the names of their files: an archive of `make gpu` has several."""
+    for file in sorted(folder.glob("matrix-*.json")):
+        yield file.name, recorded.read(file)
+    for file in sorted(folder.glob("first-gpu-run-*.zip")):
+        with tempfile.TemporaryDirectory() as place:
+            archive.unpack(file, Path(place))
+            for matrix in sorted(Path(place).glob("quick_*.json")):
+                yield file.name, recorded.read(matrix)
 
 
 def bandwidths(folder: Path = FOLDER) -> str:

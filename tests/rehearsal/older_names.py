@@ -4,6 +4,7 @@ A program does not find these names any more, unless somebody gives them back. t
 own code of today calls them, does. Until 2.13 the same functions had other names, which stay.
 """
 
+import importlib
 import importlib.machinery
 import sys
 from types import ModuleType
@@ -40,6 +41,9 @@ class _Older(ModuleType):
             if caller.partition(".")[0] != "torch":
                 raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         return found
+
+    def __reduce__(self):  # cloudpickle knows modules of the one class alone
+        return importlib.import_module, (self.__name__,)
 
     def __setattr__(self, name, value):
         self.lacking.discard(name)

@@ -105,7 +105,7 @@ def steps(folder: Path, machine: Machine) -> list[GpuStep]:
 
 def _what_is_here(machine: Machine) -> list[GpuStep]:
     there = [
-        GpuStep(1, "environment", "Which torch, NCCL and GPUs?", (*COLLECTIVES, "env"), 30),
+        GpuStep(1, "environment", "Which torch, NCCL and GPUs?", (*COLLECTIVES, "env"), 60),
         GpuStep(1, "first_1", "Does NCCL run?", run("start", "all_reduce", ranks=1), 60),
     ]
     if machine.gpus == 1:
