@@ -12,7 +12,8 @@ from tools.first_gpu_run.perform import ROOT
 from tools.first_gpu_run.plan import TORCHRUN
 
 EXAMPLES = ROOT / "examples"
-PROGRAMS = ("train_ddp.py", "train_sharded.py")
+# For as long as one sees that the loss falls.
+PROGRAMS = {"train_ddp.py": ("--epochs", "2"), "train_sharded.py": ("--steps", "30")}
 LIMIT = 20.0  # seconds for what hangs on purpose
 
 
@@ -68,7 +69,7 @@ def _program(folder: str, *words: str) -> bool:
 
 def examples(ranks: int) -> bool:
     """The programs to take away."""
-    ended = [_train(ranks, EXAMPLES / name) for name in PROGRAMS]
+    ended = [_train(ranks, EXAMPLES / name, *options) for name, options in PROGRAMS.items()]
     if ranks > 1:
         ended.append(_train(ranks, EXAMPLES / "weight_update.py", "--trainers", "1"))
     ended.append(_train(ranks, EXAMPLES / "probe_backend.py", "nccl", "cuda"))
@@ -83,12 +84,12 @@ def half(ranks: int) -> bool:
     print("bfloat16" if has_it else "float16, because this GPU has no bfloat16", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         ended = []
-        for name in PROGRAMS:
+        for name, options in PROGRAMS.items():
             text = (EXAMPLES / name).read_text(encoding="utf-8")
             # Their gradients are large enough for float16. Yours may need a torch.amp.GradScaler.
             program = Path(folder, name)
             program.write_text(text if has_it else text.replace("torch.bfloat16", "torch.float16"))
-            ended.append(_train(ranks, program, "--bf16"))
+            ended.append(_train(ranks, program, *options, "--bf16"))
     return all(ended)
 
 
