@@ -24,7 +24,6 @@ FUNCTIONAL = {
 # By version, what it lacks: by module, today's name and the one before.
 LACKING = {
     "2.11": {
-        "torch.distributed": C10D,
         "torch.distributed.distributed_c10d": C10D,
         "torch.distributed._functional_collectives": FUNCTIONAL,
     }
@@ -35,12 +34,11 @@ class _Older(ModuleType):
     """A module whose `lacking` names only torch finds, until they are set."""
 
     def __getattribute__(self, name):
-        found = super().__getattribute__(name)
         if name in super().__getattribute__("__dict__")["lacking"]:
             caller = sys._getframe(1).f_globals.get("__name__", "")
             if caller.partition(".")[0] != "torch":
                 raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        return found
+        return super().__getattribute__(name)
 
     def __reduce__(self):  # cloudpickle knows modules of the one class alone
         return importlib.import_module, (self.__name__,)
@@ -54,7 +52,13 @@ def make_older(module: ModuleType, before: dict[str, str]) -> None:
     """The older name becomes the function itself: today it warns, and calls today's name."""
     for today, older in before.items():
         setattr(module, older, getattr(module, today))
-    vars(module)["lacking"] = set(before)
+    hide(module, before)
+    if before is C10D:  # which is loaded while torch.distributed is, and gives it all its names
+        hide(sys.modules["torch.distributed"], before)
+
+
+def hide(module: ModuleType, names: dict[str, str]) -> None:
+    vars(module)["lacking"] = set(names)
     module.__class__ = _Older
 
 
