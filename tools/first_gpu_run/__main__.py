@@ -11,10 +11,10 @@ command goes on where the last one stopped: from the folder, or, in another chec
 archive. The file summary.md says how each step ended, and what is neither as we claim nor as we
 have rehearsed. Send in the archive.
 
-The rehearsal lies in tools/first_gpu_run/rehearsed. These make it anew, without any GPU:
+The rehearsal lies in tools/first_gpu_run/rehearsed. This makes it anew, without any GPU, on a
+machine that does nothing else, because its seconds are kept; with NCCL 2.30.7 it has group 5, too:
 
-    .venv/bin/python tests/rehearsal/rehearse.py --gpus 1 --nccl 2.28.9 make gpu ARGS="--keep"
-    .venv/bin/python tests/rehearsal/rehearse.py --gpus 1 make gpu ARGS="--keep --minutes 30"
+    .venv/bin/python tests/rehearsal/rehearse.py --gpus 1 --nccl 2.28.9 make gpu ARGS=--keep
 """
 
 import argparse
@@ -55,20 +55,22 @@ def run_all(
     folder.mkdir(parents=True, exist_ok=True)
     if packed.exists():
         archive.unpack(packed, folder)
-    ended = archive.read_state(folder)
+    ended, cut_off = archive.read_state(folder), ""
     for step in every:
         if step.name in ended and not ended[step.name].is_cut:
             print(f"{step.name}: ended before ({ended[step.name]})")
             continue
         left = BEGUN + 60 * minutes - time.monotonic()
         if left < LEAST:
-            print(f"{minutes:g} minutes are over. The same command goes on with {step.name}.")
+            again = cut_off or step.name
+            print(f"{minutes:g} minutes are over. The same command goes on with {again}.")
             break
         limit = min(step.limit, left)
         print(f"{step.name}: {step.question} At most {limit:.0f} s ...", flush=True)
         library = machine.library if step.group == 5 else None
         ended[step.name] = perform(step, left, folder / f"{step.name}.txt", hide, library)
         print(f"  {ended[step.name]}, {ended[step.name].seconds:.0f} s", flush=True)
+        cut_off = step.name if ended[step.name].is_cut else cut_off
         _write(folder, packed, hide, every, ended)
     _write(folder, packed, hide, every, ended)
     print(f"Look at {folder / 'summary.md'}, and send in {packed}.")
