@@ -12,8 +12,8 @@ from tools.first_gpu_run.perform import Ended
 from tools.first_gpu_run.plan import GROUPS, IS_REHEARSAL, GpuStep
 
 REHEARSED = Path(__file__).with_name("rehearsed")
-# The kept seconds are those of a machine with two cores that does nothing else. With GPUs each world
-# also makes a context and NCCL's connections, while there are mostly more and quicker cores.
+# The kept seconds are those for which the processors worked, or, after --keep, those of a machine
+# that does nothing else. With GPUs each world also makes a context and NCCL's connections.
 FACTOR = 1.4
 LAST_LINES = 15  # of the output of a step that failed
 
