@@ -20,14 +20,14 @@ OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX")
 _SPREAD, _TURN = 0x1E3779B97F4A7C15, 0x2545F4914F6CDD1D
 
 # What the ranks contribute at the first places of "special" data: rank 0 the first number, the
-# others the second one. The smallest subnormal stands for itself.
-_TINY = "tiny"
+# others the second one.
+_TINY, _MOST = "tiny", "most"
 _SPECIAL: dict[str, list[tuple[float | str, float | str]]] = {
     "SUM": [(math.nan, 1), (1, math.nan), (math.inf, 1), (math.inf, -math.inf), (-0.0, -0.0)],
     "MIN": [(-math.inf, 1), (math.inf, 1), (1, -math.inf), (_TINY, 1)],
     "MAX": [(math.inf, 1), (-math.inf, 1), (1, math.inf), (0.0, _TINY)],
 }
-_SPECIAL["SUM"] += [(_TINY, 0.0), (0.0, _TINY)]
+_SPECIAL["SUM"] += [(_TINY, 0.0), (0.0, _TINY), (_MOST, _MOST)]
 
 
 def moved(code: int, shape: Shape, dtype: torch.dtype) -> torch.Tensor:
@@ -128,7 +128,8 @@ def special_reduced(
 def _pair(pair: tuple[float | str, float | str], rank: int, dtype: torch.dtype) -> float:
     number = pair[min(rank, 1)]
     limits = torch.finfo(dtype)
-    return limits.smallest_normal * limits.eps if isinstance(number, str) else number
+    named = {_TINY: limits.smallest_normal * limits.eps, _MOST: limits.max}
+    return named[number] if isinstance(number, str) else number
 
 
 def _special(shape: Shape, dtype: torch.dtype, numbers: list[float], start: int) -> torch.Tensor:

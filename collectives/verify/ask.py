@@ -10,6 +10,9 @@ ASKED = "asked of a backend"
 # The property of a test with what a backend without claims refused, and why.
 REFUSED = "refused by a backend"
 
+# The property of a test with its answers, of which the certificate is made.
+ANSWERS = "answered by a backend"
+
 # What a test takes that asks a backend.
 WORLD = ("backend", "device", "world_size")
 

@@ -75,15 +75,17 @@ _Item = tuple[str, float, Callable[[Asker], list[Answer]]]
 def _items(questions: list[Question], plan: Plan) -> list[_Item]:
     """What is asked together: the questions of a section about one call, on as many ranks."""
     groups: dict[tuple[str, str, int], list[Question]] = {}
+    sufferer = Sufferer(plan.backend, plan.device)
     for question in questions:
         call = "" if question.section == "group" else question.call
         groups.setdefault((question.section, call, question.ranks), []).append(question)
     items: list[_Item] = []
     for (section, _, _), some in groups.items():
         weight = _WEIGHTS.get(section, 1.0)
-        if section in ("failure", "stated"):
-            one = _suffer if section == "failure" else _state
-            items += [(section, weight, functools.partial(_alone, one, q)) for q in some]
+        if section == "failure":
+            items += [(section, weight, functools.partial(_suffer, sufferer, q)) for q in some]
+        elif section == "stated":
+            items += [(section, weight, functools.partial(_state, q)) for q in some]
         else:
             items.append((section, weight * len(some), functools.partial(_together, some)))
     for size in plan.lesson_sizes:
@@ -95,22 +97,18 @@ def _together(questions: list[Question], asker: Asker) -> list[Answer]:
     return list(asker.ask(questions))
 
 
-def _alone(
-    one: Callable[[Question, Asker], Answer], question: Question, asker: Asker
-) -> list[Answer]:
-    return [one(question, asker)]
+def _suffer(sufferer: Sufferer, question: Question, asker: Asker) -> list[Answer]:
+    return [sufferer.ask(question)]
 
 
-def _suffer(question: Question, asker: Asker) -> Answer:
-    return Sufferer(asker.backend, asker.device).ask(question)
-
-
-def _state(question: Question, asker: Asker) -> Answer:
+def _state(question: Question, asker: Asker) -> list[Answer]:
     """Whatever comes of it is told, and nothing is judged."""
-    (answer,) = asker.ask([question])
-    if answer.state in (STATED, NOT_ASKED):
-        return answer
-    return Answer(question, STATED, f"{answer.state}: {answer.detail}")
+    return [
+        answer
+        if answer.state in (STATED, NOT_ASKED)
+        else Answer(question, STATED, f"{answer.state}: {answer.detail}")
+        for answer in asker.ask([question])
+    ]
 
 
 def _lessons(plan: Plan, size: int, asker: Asker) -> list[Answer]:

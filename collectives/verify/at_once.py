@@ -20,6 +20,7 @@ from collectives.semantics.cell import DetailedCell
 from collectives.semantics.check import Mismatch
 from collectives.semantics.forms import FORMS, called
 from collectives.semantics.probe import ProbedCall, case_of, group_of, judged
+from collectives.verify.in_rank import together
 from collectives.verify.question import Question
 
 # What can be called with async_op=True.
@@ -61,9 +62,20 @@ def questions(
                 limit = 60.0 if elements == 5 else 20.0
                 yield _question(name, case, size, run, limit, cells[elements])
         ask: Callable[..., Any]
+        after_send = functools.partial(call_beside_message, first="send")
+        after_recv = functools.partial(call_beside_message, first="recv")
         for call, case, ask in (
             ("isend, irecv", f"{_IN_FLIGHT} messages in flight", messages),
-            ("isend, irecv", "all_reduce while a message is under way", call_beside_message),
+            (
+                "isend, irecv",
+                "all_reduce after isend",
+                after_send,
+            ),
+            (
+                "isend, irecv",
+                "all_reduce after irecv",
+                after_recv,
+            ),
             ("isend, irecv", "other messages than those that are waited for first", out_of_order),
             ("isend, irecv", "tensors reused after wait()", message_reused),
             ("any two calls", "all calls in flight", all_in_flight),
@@ -75,8 +87,12 @@ def questions(
             yield _question(call, case, size, functools.partial(ask, cell=cell), 60.0)
         if threads:
             cell = _cell("all_reduce", backend, device, size, 1000)
-            run = functools.partial(in_threads, cell=cell)
-            yield _question("any two calls", "in two threads", size, run, 60.0)
+            for case, ask in (
+                ("in two threads, a group each", in_threads),
+                ("in two threads, one group", in_threads_of_one_group),
+            ):
+                run = functools.partial(ask, cell=cell)
+                yield _question("any two calls", case, size, run, 60.0)
 
 
 def _question(
@@ -279,21 +295,26 @@ def message_reused(rank: int, size: int, device: torch.device, cell: DetailedCel
 
 
 def call_beside_message(
-    rank: int, size: int, device: torch.device, cell: DetailedCell
+    rank: int, size: int, device: torch.device, cell: DetailedCell, first: str
 ) -> str | None:
+    """When all ranks make the call, the message is under way on one side: `first` says where."""
     with judged(rank, size) as verdict:
-        got, works = torch.zeros(65_537, device=device), list[Any]()
-        if rank == 0:
-            works.append(dist.isend(_message(0, 1, 65_537, device), 1, tag=3))
-        call = _call(rank, device, cell, 5)
-        call.begin()
-        _ended(call, "all_reduce while a message is under way")
-        if rank == 1:
-            works.append(dist.irecv(got, 0, tag=3))
-        for work in works:
+        got = torch.zeros(65_537, device=device)
+        work: Any = None
+        sent = _message(0, 1, 65_537, device)
+        for turn in (first, "call", "send" if first == "recv" else "recv"):
+            if turn == "send" and rank == 0:
+                work = dist.isend(sent, 1, tag=3)
+            elif turn == "recv" and rank == 1:
+                work = dist.irecv(got, 0, tag=3)
+            elif turn == "call":
+                call = _call(rank, device, cell, 5)
+                call.begin()
+                _ended(call, "all_reduce while a message is under way")
+        if work is not None:
             work.wait()
         if rank == 1:
-            _same(got, _message(0, 1, 65_537, device), "the message")
+            _same(got, sent, "the message")
     return verdict.wrong
 
 
@@ -386,6 +407,35 @@ def in_threads(rank: int, size: int, device: torch.device, cell: DetailedCell) -
     return found[0] or found[1]
 
 
+def in_threads_of_one_group(
+    rank: int, size: int, device: torch.device, cell: DetailedCell
+) -> str | None:
+    """The second thread begins while the call of the first one waits for rank 0."""
+    found: list[Any] = []
+    with judged(rank, size) as verdict:
+        for turn in range(3):
+            calls = [_call(rank, device, cell, 2 * turn + number) for number in range(2)]
+            dist.barrier()
+            time.sleep(0.3 if rank == 0 else 0)
+
+            def work(number: int, call: ProbedCall) -> None:
+                try:
+                    call.begin()
+                    _ended(call, f"thread {number} of two that call one group")
+                except Exception as raised:
+                    found.append(raised)
+
+            threads = [threading.Thread(target=work, args=pair) for pair in enumerate(calls, 1)]
+            for thread in threads:
+                thread.start()
+                time.sleep(0.1)
+            for thread in threads:
+                thread.join()
+            for error in found:
+                raise error
+    return verdict.wrong
+
+
 def late_barrier(rank: int, size: int, device: torch.device, late: int) -> str | None:
     """Nobody leaves a barrier before the last rank has come, whichever that is."""
     store = c10d._get_default_store()
@@ -399,13 +449,6 @@ def late_barrier(rank: int, size: int, device: torch.device, late: int) -> str |
         if not store.check([key]):
             raise Mismatch(f"it left the barrier before rank {late} had come")
     return verdict.wrong
-
-
-def together(store: Any, key: str, size: int) -> None:
-    """Wait for all: else one could leave while another one still connects to it."""
-    if store.add(key, 1) == size:
-        store.set(f"{key} all", "")
-    store.wait([f"{key} all"])
 
 
 def _held() -> tuple[int, int, int]:

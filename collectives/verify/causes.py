@@ -135,10 +135,15 @@ def _cause(group: list[Answer], asked: list[Answer]) -> Cause:
         if answer.question.call in calls and answer.state == "works"
     ]
     wrong = [traits_of(answer.question) for answer in group]
-    variants = {one["variant"] for one in wrong}
+    variants, ranks = ({one[name] for one in wrong} for name in ("variant", "ranks"))
     for name in _CONDITIONS:
         values = {one.get(name) for one in wrong}
-        alike = [one for one in right if name == "variant" or one["variant"] in variants]
+        alike = [
+            one
+            for one in right
+            if (name == "variant" or one["variant"] in variants)
+            and (name == "ranks" or one["ranks"] in ranks)
+        ]
         others = {one.get(name) for one in alike} - values
         if not others or None in values:
             continue
@@ -208,7 +213,7 @@ def _explains(cause: Cause, answer: Answer) -> bool:
                 return False
         elif name in ("ranks", "fate", "case"):
             continue
-        elif got not in wanted:
+        elif got not in wanted and not (name == "variant" and "" in wanted):
             return False
     return True
 

@@ -34,7 +34,8 @@ from collectives.semantics.check import Mismatch
 from collectives.semantics.forms import FORMS, called
 from collectives.semantics.probe import ProbedCall, Silence, case_of, first_line
 from collectives.verify import worlds
-from collectives.verify.at_once import CALLS, needs, together
+from collectives.verify.at_once import CALLS, needs
+from collectives.verify.in_rank import together
 from collectives.verify.question import NOT_ASKED, Answer, Question
 
 # The limit of the group, and how much later a rank may return on a busy machine, in seconds.
@@ -52,6 +53,8 @@ FATES = {
     "never comes": "rank {victim} never makes the call",
 }
 _TRIES = 3
+# After so many hangs, which take 10 s each, no more cases are asked.
+_HANGS = 8
 # Too many for any buffer below.
 _ELEMENTS = 1_000_003
 
@@ -112,6 +115,7 @@ def suffer(
     note("ending")
     if fate in ("dies in", "stops") and dist.group.WORLD is not None:
         dist.group.WORLD.abort()
+    note("aborted")
     dist.destroy_process_group()
     note("ended")
     watch(40.0)
@@ -221,9 +225,12 @@ class Sufferer:
 
     def __init__(self, backend: str, device: str):
         self.backend, self.device = backend, device
+        self.hangs = 0
 
     def ask(self, question: Question) -> Answer:
         given = question.run.keywords  # type: ignore[attr-defined]
+        if self.hangs >= _HANGS:
+            return Answer(question, NOT_ASKED, f"{_HANGS} cases of a peer that fails have hung")
         for _ in range(_TRIES):
             try:
                 notes = self._world(question)
@@ -237,6 +244,7 @@ class Sufferer:
             answer = judge(question, notes)
             if answer.state != NOT_ASKED:
                 break
+        self.hangs += answer.state == "hangs"
         return answer
 
     def _world(self, question: Question) -> dict[str, Any]:
@@ -269,6 +277,8 @@ def _supervise(ranks: start.Ranks, folder: Path, fate: str, victim: int) -> dict
             text = ""
             if event.kind == "raised":
                 text = cloudpickle.loads(event.value).summary.partition("\n")[0]
+            elif event.kind == "ended" and event.value:
+                text = f"its process ended with status {event.value}"
             if text or event.rank not in ended:
                 ended[event.rank] = text
         words = _read(folder, len(ranks.children))["words"]
@@ -316,6 +326,8 @@ def judge(question: Question, notes: dict[str, Any]) -> Answer:
         error, stack = notes["errors"].get(rank, ""), notes["stacks"][rank]
         where = worlds.place_in(stack)
         if "outcome" not in words:
+            if not stack and "ready" in words and error:
+                return Answer(question, "crashes", f"rank {rank}: {error}")
             if not stack or "ready" not in words:
                 return Answer(
                     question, NOT_ASKED, f"the group could not be made: {error or 'why?'}"
@@ -333,7 +345,8 @@ def judge(question: Question, notes: dict[str, Any]) -> Answer:
             text = f"rank {rank} returned without an error"
             return Answer(question, "wrong", f"{text}, though rank {victim} gave nothing")
         if "ended" not in words and "ending" in words:
-            text = f"rank {rank} does not come out of destroy_process_group(): {error or where}"
+            call = "destroy_process_group()" if "aborted" in words else "abort()"
+            text = f"rank {rank} does not come out of {call}: {error or f'it hangs at {where}'}"
             return Answer(question, "hangs" if stack else "wrong", text, where)
         if words.get("again") != [True]:
             why = error or (stack and f"it hangs at {where}") or "the result is wrong"

@@ -23,12 +23,20 @@ from torch.distributed import distributed_c10d as c10d
 from collectives.semantics.probe import Bug, Refused, Silence
 from collectives.verify.question import Question, Stated
 
+# What stands in the notes where a question has its number: the rank leaves the world.
+LEAVING = 10**9
 # Leaving the world may take so long, in seconds.
 _LEAVE = 20.0
 
 _STDLIB = sysconfig.get_path("stdlib") + os.sep
 _OTHERS = tuple(f"{Path(file).parent}{os.sep}" for file in (torch.__file__, Path(__file__).parent))
 _LIBRARIES = tuple(f"{os.sep}{name}{os.sep}" for name in ("numpy", "cloudpickle"))
+
+# What torch calls when it makes a group, which is no call of a program.
+_OF_GROUPS = (
+    *("__init__", "setGroupName", "getGroupName", "setGroupDesc", "getGroupDesc", "_get_backend"),
+    *("getBackendName", "rank", "size", "<module>", "<lambda>"),
+)
 
 # faulthandler writes into these files until the process ends.
 _stacks: list[Any] = []
@@ -48,9 +56,13 @@ def ask(
     questions: list[Question],
     folder: str,
     traces: bool,
+    leaves: bool,
     silence: Silence,
 ) -> None:
-    """Ask all of them. With `traces`, note which of the author's functions each one enters."""
+    """Ask all of them. With `traces`, note which of the author's functions each one enters.
+
+    Without `leaves`, the ranks end without destroying the group, which hangs.
+    """
     torch.set_num_threads(1)
     _stacks.append(open(f"{folder}/{rank}.stack", "a"))  # noqa: SIM115  it stays open
     watch = functools.partial(faulthandler.dump_traceback_later, exit=True, file=_stacks[-1])
@@ -71,7 +83,17 @@ def ask(
                     write(number, "poisoned")
                     break
         watch(_LEAVE)
-        write(len(questions), "begun")
+        write(LEAVING, "begun")
+    if not leaves:
+        together(c10d._get_default_store(), "all have answered", world_size)
+        os._exit(0)
+
+
+def together(store: Any, key: str, size: int) -> None:
+    """Wait for all: else one could leave while another one still connects to it."""
+    if store.add(key, 1) == size:
+        store.set(f"{key} all", "")
+    store.wait([f"{key} all"])
 
 
 def _write(notes: Any, number: int, state: str, detail: str = "", place: str = "") -> None:
@@ -115,7 +137,7 @@ def _tracing(entered: list[str]) -> Any:
 
     def note(frame: Any, event: str, _: Any) -> None:
         code = frame.f_code
-        if event == "call" and is_authors(code.co_filename):
+        if event == "call" and is_authors(code.co_filename) and code.co_name not in _OF_GROUPS:
             entered.append(place(code.co_filename, code.co_firstlineno, code.co_name))
 
     threading.setprofile(note)

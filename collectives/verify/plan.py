@@ -28,6 +28,8 @@ LENGTHS = (0, 1, None, 65_537, 4 * 2**20 + 1)
 SHORT = LENGTHS[:3]
 # Of the longest messages a rank of a world of 4 would hold gigabytes.
 _LONGEST = 2**20
+# Long messages hold what a narrower dtype cannot: what is compressed may be so from a length on.
+_LONG = 1000
 
 # What the long messages are asked about besides: how they lie in memory, and how they are called.
 LONG_VARIANTS = ("async", "noncontiguous", "offset", "uneven")
@@ -82,7 +84,8 @@ class Plan:
                     if (elements or 0) > _LONGEST and size > 2 and elements not in self.sizes:
                         continue
                     for dtype in ("float32", "int64"):
-                        cell = self.detailed(name, dtype, size, elements=elements)
+                        data = "wide" if (elements or 0) >= _LONG else "exact"
+                        cell = self.detailed(name, dtype, size, elements=elements, data=data)
                         yield self.cell("sizes", cell)
                 if not self.quick:
                     yield from self._long_variants(name, size)
@@ -91,7 +94,7 @@ class Plan:
         known = (*FORMS[name].variants, "offset")
         for variant in LONG_VARIANTS:
             if variant in known:
-                cell = self.detailed(name, "float32", size, variant, elements=65_537)
+                cell = self.detailed(name, "float32", size, variant, elements=65_537, data="wide")
                 yield self.cell("sizes", cell)
         for op in ("AVG", "MAX") if name in REDUCING else ():
             cell = self.detailed(name, "float32", size, elements=65_537)

@@ -11,7 +11,10 @@ import pytest
 from collectives.backends import availability, machine
 from collectives.launcher import server
 from collectives.matrix import PRELOADED, refused
-from collectives.verify.ask import ASKED, REFUSED, world_sizes
+from collectives.verify.ask import ANSWERS, ASKED, REFUSED, world_sizes
+from collectives.verify.certificate import Certificate
+from collectives.verify.plan import Plan
+from collectives.verify.question import Answer
 
 _LEFT_OUT = pytest.StashKey[bool]()
 
@@ -82,9 +85,21 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.section("refused, by reason")
         for line in refused.by_reason(refusals):
             terminalreporter.write_line(line)
+    _write_certificates(terminalreporter, [row for name, row in properties if name == ANSWERS])
     noted = [value for name, value in properties if name == ASKED]
     for title in dict.fromkeys(title for title, *_ in noted):
         _print_grid(terminalreporter, title, [rest for first, *rest in noted if first == title])
+
+
+def _write_certificates(reporter, noted: list) -> None:
+    """Of each backend, from the answers that its tests have noted, into the current folder."""
+    for place in dict.fromkeys((backend, device) for backend, device, _ in noted):
+        rows = [row for *where, rows in noted if tuple(where) == place for row in rows]
+        answers = [Answer.of_row(row) for row in rows]
+        unique = {(one.question, one.state): one for one in answers}
+        found = Certificate(Plan(*place, lesson_sizes=()), [*unique.values()], 0.0)
+        for file in found.write(Path()):
+            reporter.write_line(f"written: {file}")
 
 
 def _print_grid(reporter, title: str, noted: list) -> None:

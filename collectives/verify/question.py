@@ -4,12 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from collectives.words import counted
+
 # In the order in which they are asked, and what each is about.
 SECTIONS = {
     "group": "the group itself: rank, size, name and device",
     "calls": "every call with every dtype and reduction, short messages",
-    "sizes": "every call at several lengths",
     "widths": "values that a narrower dtype cannot hold, and numbers that are none",
+    "sizes": "every call at several lengths",
     "groups": "every call in groups that lack some ranks, with every root",
     "at once": "several calls and groups under way, and many in a row",
     "failure": "a peer that dies, stops or never comes",
@@ -43,7 +45,7 @@ class Question:
     program: Any = None
 
     def __str__(self) -> str:
-        return f"{self.call}({self.case}), {self.ranks} ranks"
+        return f"{self.call}({self.case}), {counted(self.ranks, 'rank')}"
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,25 @@ class Answer:
     detail: str = ""
     place: str = ""
 
+    def as_row(self) -> dict[str, Any]:
+        """Plain data, of which `of_row` makes an answer again. It cannot be asked once more."""
+        asked = self.question
+        fields = ("section", "call", "case", "ranks", "traits")
+        row = {name: getattr(asked, name) for name in fields}
+        return row | {"state": self.state, "detail": self.detail, "place": self.place}
+
+    @classmethod
+    def of_row(cls, row: dict[str, Any]) -> "Answer":
+        traits = tuple((name, _hashable(value)) for name, value in row["traits"])
+        question = Question(
+            row["section"], row["call"], row["case"], row["ranks"], cls.of_row, traits
+        )
+        return cls(question, row["state"], row["detail"], row["place"])
+
     @property
     def is_fault(self) -> bool:
         return self.state in FAULTS
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

@@ -6,9 +6,11 @@ eps times the sum of their absolute values. What is off by more has been compute
 
 import functools
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 
 from collectives.semantics.check import Mismatch
 from collectives.semantics.probe import judged
@@ -21,6 +23,13 @@ _ELEMENTS = 4096
 
 def questions(backend: str, device: str, world_sizes: tuple[int, ...]) -> Iterator[Question]:
     for size in world_sizes:
+        for op in ("MIN", "MAX"):
+            for dtype in _DTYPES:
+                word = str(dtype).removeprefix("torch.")
+                run: Any = functools.partial(nan_in, op=op, dtype=dtype)
+                traits = (("dtype", word), ("op", op), ("data", "special"))
+                case = f"{op}, {word}, nan and a number"
+                yield Question("widths", "all_reduce", case, size, run, traits)
         for name in _CALLS:
             for dtype in _DTYPES:
                 for scale in ("ones", "limit"):
@@ -30,6 +39,25 @@ def questions(backend: str, device: str, world_sizes: tuple[int, ...]) -> Iterat
                     traits = (("dtype", word), ("op", "SUM"), ("data", "rounded"))
                     case = f"SUM, {word}, {what}"
                     yield Question("widths", name, case, size, run, traits)
+
+
+def nan_in(rank: int, size: int, device: torch.device, op: str, dtype: torch.dtype) -> Stated | str:
+    """Which of a NaN and a number wins is told; that all ranks hold the same is judged."""
+    pairs = torch.ones(size, 2, dtype=dtype, device=device)
+    pairs[0, 0] = pairs[size - 1, 1] = float("nan")
+    own = pairs[rank].clone()
+    with judged(rank, size) as verdict:
+        dist.all_reduce(own, getattr(dist.ReduceOp, op))
+        first, second = own.tolist()
+        text = f"{op}(nan, 1) is {first:g}, {op}(1, nan) is {second:g}"
+        store, key = c10d._get_default_store(), f"nan/{op}/{dtype}"
+        store.set(f"{key}/{rank}", text)
+        texts = [store.get(f"{key}/{other}").decode() for other in range(size)]
+        for other, theirs in enumerate(texts):
+            if theirs != texts[0]:
+                raise Mismatch(f"on rank 0 {texts[0]}; on rank {other} {theirs}")
+        return Stated(text)
+    return verdict.wrong or ""
 
 
 def rounded(

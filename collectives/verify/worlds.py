@@ -4,7 +4,7 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ class _Notes:
     states: dict[int, list[tuple[float, str, str, str]]] = field(default_factory=dict)
     last: list[int] = field(default_factory=list)  # by rank: the question that it came to
     stacks: list[str] = field(default_factory=list)
+    left_at: str | None = None  # where a rank hung that left the world
     poisoned: bool = False
     error: Exception | None = None
 
@@ -46,8 +47,10 @@ class Asker:
     def __init__(self, backend: str, device: str):
         self.backend, self.device = backend, device
         self.confirmed: Counter[tuple[str, ...]] = Counter()
+        self.places: dict[tuple[str, ...], str] = {}
         self.hangs: Counter[tuple[str, str]] = Counter()
         self.hung_at: dict[tuple[str, str], str] = {}
+        self.leaves = True  # whether ranks come out of destroy_process_group
 
     def ask(self, questions: list[Question]) -> Iterator[Answer]:
         """The answers, in any order. All questions are for the same number of ranks."""
@@ -58,6 +61,9 @@ class Asker:
             if not waiting:
                 return
             notes = self._world(waiting, traces=False)
+            if notes.left_at is not None and self.leaves:
+                self.leaves = False
+                yield _cannot_leave(waiting[0], notes.left_at)
             rest = []
             for number, question in enumerate(waiting):
                 answer = self._answer(question, number, notes)
@@ -82,7 +88,7 @@ class Asker:
         question = answer.question
         key = question.section, question.call, answer.state, _kind(question)
         if answer.state == "wrong" and self.confirmed[key] >= _CONFIRMED:
-            return answer
+            return replace(answer, place=self.places[key])
         if reason := self._given_up(question):
             return Answer(question, NOT_ASKED, reason)
         for _ in range(2):  # a world that did not start says nothing
@@ -91,7 +97,9 @@ class Asker:
                 break
         else:
             return Answer(question, NOT_ASKED, f"no world started: {_headline(notes.error)}")
-        self.confirmed[question.section, question.call, found.state, _kind(question)] += 1
+        key = question.section, question.call, found.state, _kind(question)
+        self.confirmed[key] += 1
+        self.places[key] = found.place
         if found.state == "hangs":
             self.hangs[question.section, question.call] += 1
             self.hung_at[question.section, question.call] = found.place and f" at {found.place}"
@@ -102,7 +110,7 @@ class Asker:
         seconds = _START + sum(question.limit for question in questions)
         world = World(ranks, self.backend, self.device, seconds)
         with tempfile.TemporaryDirectory(prefix="collectives-verify-") as folder:
-            args = (questions, folder, traces, Silence())
+            args = (questions, folder, traces, self.leaves, Silence())
             error: Exception | None = None
             try:
                 start.start(LaunchSpec(world, in_rank.ask, args))
@@ -142,6 +150,13 @@ class Asker:
         return None
 
 
+def _cannot_leave(asked: Question, place: str) -> Answer:
+    case = "at the end of a program"
+    question = Question("at once", "destroy_process_group", case, asked.ranks, asked.run)
+    text = f"a rank has not come out of it after 20 s{place and f', at {place}'}"
+    return Answer(question, "hangs", text, place)
+
+
 def _kind(question: Question) -> str:
     """What besides the section and the call tells questions apart that may fail otherwise."""
     traits = dict(question.traits)
@@ -164,12 +179,17 @@ def _read(folder: Path, ranks: int, error: Exception | None) -> _Notes:
             except ValueError:  # it died while it wrote
                 continue
             last = max(last, number)
+            if number == in_rank.LEAVING:
+                continue
             if state == "poisoned":
                 notes.poisoned = True
             elif state != "begun":
                 notes.states.setdefault(number, []).append((at, state, detail, place))
         notes.last.append(last)
-        notes.stacks.append(text_of(folder / f"{rank}.stack"))
+        stack = text_of(folder / f"{rank}.stack")
+        notes.stacks.append(stack)
+        if stack and last == in_rank.LEAVING:
+            notes.left_at = place_in(stack)
     return notes
 
 

@@ -1,0 +1,138 @@
+"""Backends for `--import` with one fault each: each hands its calls to gloo, but for what its name says."""
+
+import contextlib
+import os
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+from lying_backend import OnGloo
+
+
+class After(dist.Work):
+    """gloo's Work, and what is done once when it has been waited for."""
+
+    def __init__(self, work, then):
+        super().__init__()
+        self.work, self.then = work, then
+
+    def wait(self, timeout=None):
+        if self.work is not None:
+            self.work.wait()
+        then, self.then = self.then, lambda: None
+        then()
+        return True
+
+    def is_completed(self):
+        return self.work is None or self.work.is_completed()
+
+
+def nothing():
+    pass
+
+
+class Faultless(OnGloo):
+    pass
+
+
+class Says_0_of_1(OnGloo):
+    def __init__(self, store, rank, size, timeout):
+        dist.ProcessGroup.__init__(self, 0, 1)
+        self._gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
+
+
+class Loses_past_65536(OnGloo):
+    def allgather(self, outputs, inputs, options):
+        def lose():
+            for output in outputs[0]:
+                output.view(-1)[65_536:] = 0
+
+        return After(self._gloo.allgather(outputs, inputs, options), lose)
+
+
+class Int64_in_float32(OnGloo):
+    def allreduce(self, tensors, options):
+        (tensor,) = tensors
+        if tensor.dtype is not torch.int64:
+            return self._gloo.allreduce(tensors, options)
+        narrow = tensor.float()
+        return After(self._gloo.allreduce([narrow], options), lambda: tensor.copy_(narrow))
+
+
+class Swallows(OnGloo):
+    def all_gather_single(self, output, own, options):
+        with contextlib.suppress(RuntimeError):
+            self._gloo._allgather_base(output, own, options).wait()
+        return After(None, nothing)
+
+
+class Ends_early(OnGloo):
+    def allreduce(self, tensors, options):
+        copies = [tensor.clone() for tensor in tensors]
+        work = self._gloo.allreduce(copies, options)
+
+        def later():
+            work.wait()
+            time.sleep(0.1)
+            for tensor, copy in zip(tensors, copies, strict=True):
+                tensor.copy_(copy)
+
+        threading.Thread(target=later, daemon=True).start()
+        return After(None, nothing)
+
+
+class Shares_a_buffer(OnGloo):
+    def allreduce(self, tensors, options):
+        (tensor,) = tensors
+        self._buffers = getattr(self, "_buffers", {})
+        buffer = self._buffers.setdefault((tensor.shape, tensor.dtype), tensor.clone())
+        buffer.copy_(tensor)
+        work = self._gloo.allreduce([buffer], options)
+        work.wait()
+        return After(None, lambda: tensor.copy_(buffer))
+
+
+class Keeps_descriptors(OnGloo):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        os.pipe()
+
+
+class Ignores_the_limit(OnGloo):
+    def __init__(self, store, rank, size, timeout):
+        super().__init__(store, rank, size, dist.default_pg_timeout)
+
+
+class Never_leaves(OnGloo):
+    def shutdown(self):
+        threading.Event().wait()
+
+
+class Waits_for_messages(OnGloo):
+    def recv(self, tensors, source, tag):
+        work = self._gloo.recv(tensors, source, tag)
+        self._open = [*getattr(self, "_open", []), work]
+        return work
+
+    def allreduce(self, tensors, options):
+        for work in getattr(self, "_open", []):
+            work.wait()
+        return self._gloo.allreduce(tensors, options)
+
+
+class Root_in_the_world(OnGloo):
+    def broadcast(self, tensors, options):
+        if self.size() < dist.get_world_size():
+            options.rootRank = 0
+        return self._gloo.broadcast(tensors, options)
+
+
+FAULTY = (
+    *(Faultless, Says_0_of_1, Loses_past_65536, Int64_in_float32, Swallows, Ends_early),
+    *(Shares_a_buffer, Keeps_descriptors, Ignores_the_limit, Never_leaves, Waits_for_messages),
+    Root_in_the_world,
+)
+for group in FAULTY:
+    if group.__name__.lower() not in dist.Backend.backend_list:
+        dist.Backend.register_backend(group.__name__.lower(), group, devices=["cpu"])

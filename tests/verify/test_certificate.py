@@ -1,0 +1,132 @@
+"""A certificate says what is wrong with a backend, once for each cause, and nothing of one without."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from repository import SUPPORT
+from typer.testing import CliRunner
+
+from collectives.backends import availability
+from collectives.cli import app
+from collectives.verify import asking, certificate, program
+from collectives.verify.causes import causes_of
+from collectives.verify.plan import Plan
+from collectives.verify.question import NOT_ASKED, Answer, Question
+
+# A backend with one fault, the questions that it touches, and what the only cause must say.
+FAULTS = {
+    "says_0_of_1": ("calls", "barrier", "The group is not what torch has passed to it: rank 0/2"),
+    "loses_past_65536": ("sizes", "all_gather", "wrong from 65,537 elements on"),
+    "int64_in_float32": ("widths", "all_reduce", "that is as exact as float32"),
+}
+SLOW = {
+    "swallows": ("failure", "all_gather_single", "returned without an error"),
+    "ends_early": ("at once", "all_reduce", "is_completed() is True before rank 1 has made"),
+    "shares_a_buffer": ("at once", "all_reduce", "in flight"),
+    "keeps_descriptors": ("at once", "new_group", "descriptors grew from"),
+    "ignores_the_limit": ("failure", "all_gather", "still waits after 10 s; the group's limit is"),
+    "never_leaves": ("calls", "broadcast", "destroy_process_group: hangs"),
+    "waits_for_messages": ("at once", "isend, irecv", "all_reduce after irecv"),
+    "root_in_the_world": ("groups", "broadcast", "root 3"),
+}
+
+
+@pytest.fixture(autouse=True)
+def import_faulty(monkeypatch):
+    monkeypatch.syspath_prepend(str(SUPPORT))
+    monkeypatch.setattr(availability, "imported", [])
+    availability.import_modules(["faulty_backends"])
+
+
+def asked(backend, section, call):
+    """Only float32 and int64 where there is a choice: what gloo itself does wrong is left out."""
+
+    def keep(question):
+        traits = dict(question.traits)
+        if question.section != section or question.call != call:
+            return question.section == "group"
+        if traits.get("variant") in ("noncontiguous", "lazy", "scalar"):
+            return False
+        return traits.get("dtype") in (None, "float32", "int64")
+
+    plan = Plan(backend, world_sizes=(2,), lesson_sizes=())
+    return plan, asking.ask(plan, lambda *_: None, keep)
+
+
+@pytest.mark.parametrize(
+    "backend", [*FAULTS, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+)
+def test_a_fault_is_told_once_and_by_its_name(backend):
+    section, call, text = (FAULTS | SLOW)[backend]
+    plan, answers = asked(backend, section, call)
+    found = certificate.Certificate(plan, answers, 1.0)
+    assert found.status == 1
+    assert len(found.causes) == 1, [*map(str, found.causes)]
+    assert text in str(found.causes[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("section", "call"),
+    [(section, call) for section, call, _ in (FAULTS | SLOW).values()],
+    ids=lambda word: word.replace(" ", "_"),
+)
+def test_of_a_backend_without_a_fault_nothing_is_told(section, call):
+    _, answers = asked("faultless", section, call)
+    assert causes_of(answers) == []
+    assert [answer for answer in answers if answer.state == NOT_ASKED] == []
+
+
+@pytest.mark.slow
+def test_the_smallest_case_fails_as_a_program_without_this_package(tmp_path):
+    _, answers = asked("loses_past_65536", *FAULTS["loses_past_65536"][:2])
+    (cause,) = causes_of(answers)
+    text = program.of(cause.smallest.question, ("faulty_backends",))
+    assert "collectives" not in text
+    (tmp_path / "smallest.py").write_text(text)
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "smallest.py"]
+    path = os.environ | {"PYTHONPATH": str(SUPPORT)}
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=tmp_path,
+        env=path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 1
+    assert "AssertionError: (" in done.stderr
+
+
+def test_a_certificate_lists_what_was_not_asked_and_compares_with_another(tmp_path):
+    def answer(case, state, detail=""):
+        return Answer(Question("sizes", "all_gather", case, 2, print), state, detail)
+
+    answers = [answer("a", "works"), answer("b", "wrong", "x"), answer("c", NOT_ASKED, "no memory")]
+    found = certificate.Certificate(Plan("mine"), answers, 1.0)
+    json_file, page = found.write(tmp_path)
+    assert "- all_gather(c), 2 ranks: no memory" in page.read_text()
+    before = certificate.read(json_file)
+    assert json.loads(json_file.read_text()) == before
+    after = certificate.Certificate(Plan("mine"), [*answers[:1], answer("b", "works")], 1.0).data()
+    assert certificate.differences(before, after) == [
+        "sizes: all_gather(b; 2 ranks): was wrong, is works"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "status"),
+    [
+        (["nonesuch"], "backend='nonesuch' is not known to this torch", 2),
+        (["gloo", "--sizes", "1,x"], "--sizes 1,x: write whole numbers with commas", 2),
+        (["gloo", "--against", "no.json"], "no.json cannot be read", 2),
+        (["nccl"], "nccl needs one GPU per rank: 0 visible", 3),
+    ],
+    ids=["backend", "sizes", "against", "not_here"],
+)
+def test_what_cannot_be_asked_is_said_in_a_sentence(words, text, status):
+    result = CliRunner().invoke(app, ["verify", *words])
+    assert (result.exit_code, text in " ".join(result.output.split())) == (status, True)
