@@ -46,8 +46,9 @@ def ask(
         found += work(asker)
         done += weight
         progress(found, done / total)
-    if any(answer.state != "works" for answer in found):
-        reason = "the group itself is not as it should be"
+    no_world = all(answer.state == NOT_ASKED for answer in found) and found
+    if no_world or any(answer.state == "wrong" for answer in found):
+        reason = found[0].detail if no_world else "the group itself is not what torch passed"
         return found + [
             Answer(question, NOT_ASKED, reason)
             for question in questions
@@ -98,6 +99,8 @@ def _together(questions: list[Question], asker: Asker) -> list[Answer]:
 
 
 def _suffer(sufferer: Sufferer, question: Question, asker: Asker) -> list[Answer]:
+    if not asker.leaves:  # nor would a rank that lost its peer
+        return [Answer(question, NOT_ASKED, "ranks do not come out of destroy_process_group()")]
     return [sufferer.ask(question)]
 
 
