@@ -16,7 +16,7 @@ FORMAT = 1
 _FACTS = [field.name for field in fields(Matrix) if field.name != "cells"]
 _FIELDS = {field.name for field in fields(Measured)}
 
-# The matrices of the tested and of the newest torch, measured with gloo on the CPU by
+# The matrices of the tested torch and of older and newer ones, measured with gloo on the CPU by
 # collectives matrix --backend gloo --device cpu --json collectives/matrix/matrices/torch-2.13.json
 FOLDER = Path(__file__).with_name("matrices")
 

@@ -23,7 +23,8 @@ def _c10d(c10d):
 
 def _functional(functional):
     for name, before in FUNCTIONAL.items():
-        setattr(functional, before, vars(functional).pop(name))
+        if (function := vars(functional).pop(name, None)) is not None:
+            setattr(functional, before, function)
 
 
 def make_older():
