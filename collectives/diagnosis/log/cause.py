@@ -5,10 +5,10 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from collectives.diagnosis.log.endings import Ended
-from collectives.diagnosis.log.lines import Writer
+from collectives.diagnosis.log.endings import LoggedEnd
+from collectives.diagnosis.log.lines import LineWriter
 from collectives.diagnosis.log.messages import table
-from collectives.diagnosis.log.tracebacks import Raised
+from collectives.diagnosis.log.tracebacks import LoggedError
 from collectives.words import ranks
 
 # These say that another process failed, or that somebody ended this one.
@@ -31,7 +31,7 @@ class Exceptions:
     was handling when it raised that, with the place, or nothing.
     """
 
-    who: Writer
+    who: LineWriter
     log: str
     line: int
     error: str
@@ -45,7 +45,7 @@ class Exceptions:
         return re.sub(r"\d+", "#", self.error)
 
 
-def name_of(writer: Writer, log: str, several: bool, tasks_are_ranks: bool) -> str:
+def name_of(writer: LineWriter, log: str, several: bool, tasks_are_ranks: bool) -> str:
     if writer.rank is not None:
         return f"rank {writer.rank}"
     if writer.local is not None:
@@ -72,7 +72,7 @@ def _kinds(said: str) -> set[str]:
     return {one.kind for one in table() if one.search(said)}
 
 
-def own_error(raised: Raised) -> Exceptions | None:
+def own_error(raised: LoggedError) -> Exceptions | None:
     """The last exception of a chain that is its own; nothing if there is none."""
     own = [
         number
@@ -99,14 +99,14 @@ def own_error(raised: Raised) -> Exceptions | None:
     )
 
 
-def own_errors(raised: Iterable[Raised]) -> list[Exceptions]:
+def own_errors(raised: Iterable[LoggedError]) -> list[Exceptions]:
     """Of each process the last one: it went on after all others.
 
     A process that ended by what follows from another's fault has none, unless no process has one.
     """
-    by_process: dict[object, list[Raised]] = {}
+    by_process: dict[object, list[LoggedError]] = {}
     for number, one in enumerate(raised):
-        known = one.writer != Writer()
+        known = one.writer != LineWriter()
         by_process.setdefault((one.log, one.writer) if known else number, []).append(one)
     last = [own_error(each[-1]) for each in by_process.values()]
     found = [one for one in last if one]
@@ -127,7 +127,7 @@ def _in_brackets(*places: str) -> str:
 
 
 def raised_first(
-    errors: list[Exceptions], lost: set[int], several: bool, name: Callable[[Writer, str], str]
+    errors: list[Exceptions], lost: set[int], several: bool, name: Callable[[LineWriter, str], str]
 ) -> str:
     """`lost`: ranks that lost another one, or waited for it. `name`: of a process."""
     is_ordered = len({one.log for one in errors}) == 1
@@ -140,7 +140,7 @@ def raised_first(
     text = f"raised: {_names(alike, name)} raised {first.error}{_in_brackets(first.place, where)}"
     text += f", after {first.origin}" if first.origin else ""
     numbers = {one.who.rank for one in errors}
-    if lost - numbers and is_ordered and first.who != Writer():
+    if lost - numbers and is_ordered and first.who != LineWriter():
         text += f", before {ranks(lost - numbers)} lost it"
     rows = [
         f"  {name(one.who, one.log)} raised {one.error}"
@@ -152,7 +152,7 @@ def raised_first(
     return "\n".join([text, *rows])
 
 
-def _names(errors: list[Exceptions], name: Callable[[Writer, str], str]) -> str:
+def _names(errors: list[Exceptions], name: Callable[[LineWriter, str], str]) -> str:
     numbers = {one.who.rank for one in errors if one.who.rank is not None}
     if all(one.who.rank is not None for one in errors):
         return ranks(numbers)
@@ -162,7 +162,7 @@ def _names(errors: list[Exceptions], name: Callable[[Writer, str], str]) -> str:
     return ", ".join(names[:_ROWS])
 
 
-def died_first(endings: list[Ended], has_errors: bool, aborted: bool) -> Ended | None:
+def died_first(endings: list[LoggedEnd], has_errors: bool, aborted: bool) -> LoggedEnd | None:
     """A process that died without an exception. `aborted`: by a watchdog, whose words say more."""
     died = [one for one in endings if one.is_cause and not (aborted and one.number == 6)]
     sure = [one for one in died if one.is_first or one.why or not one.label.startswith("task ")]
@@ -175,7 +175,7 @@ def died_first(endings: list[Ended], has_errors: bool, aborted: bool) -> Ended |
     return next(iter(named or sure), None)
 
 
-def interrupted(raised: list[Raised], name: Callable[[Writer, str], str]) -> str:
+def interrupted(raised: list[LoggedError], name: Callable[[LineWriter, str], str]) -> str:
     """Where each process was when somebody pressed Ctrl-C, or nothing if nobody did."""
     found = [one for one in raised if one.errors[-1][0] == "KeyboardInterrupt"]
     if not found:

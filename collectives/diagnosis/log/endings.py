@@ -49,7 +49,7 @@ _SENT = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
 @dataclass
-class Ended:
+class LoggedEnd:
     """`who`: as in local rank 2 on node-b. `how`: as in signal 9 (SIGKILL), or exit code 1."""
 
     log: str
@@ -97,8 +97,8 @@ def signal_name(number: int) -> str:
 class Endings:
     """`all`: in the order of the logs."""
 
-    all: list[Ended] = field(default_factory=list)
-    block: Ended | None = None
+    all: list[LoggedEnd] = field(default_factory=list)
+    block: LoggedEnd | None = None
     left: int = 0
 
     def goes_on(self) -> bool:
@@ -108,7 +108,7 @@ class Endings:
         if self.block is not None:
             self._read_block(line, self.block)
         if "Root Cause (first observed failure)" in line.text:
-            self.block, self.left = Ended(line.log, line.number, is_first=True), _BLOCK_LINES
+            self.block, self.left = LoggedEnd(line.log, line.number, is_first=True), _BLOCK_LINES
             return
         if not line.found or len(self.all) > 1000:
             return
@@ -118,7 +118,7 @@ class Endings:
                 return
 
     def _note(self, line: Line, said: dict[str, str]) -> None:
-        one = Ended(line.log, line.number, host=said.get("host", ""))
+        one = LoggedEnd(line.log, line.number, host=said.get("host", ""))
         one.rank = _number(said.get("rank"))
         one.rank = line.writer.rank if one.rank is None else one.rank
         one.local = _number(said.get("local"))
@@ -149,7 +149,7 @@ class Endings:
         one.is_first = "failed (exitcode" in line.raw
         self.all.append(one)
 
-    def _read_block(self, line: Line, one: Ended) -> None:
+    def _read_block(self, line: Line, one: LoggedEnd) -> None:
         self.left -= 1
         text = line.text
         if found := _BLOCK.match(text):
@@ -178,7 +178,7 @@ def _number(text: str | None) -> int | None:
     return int(text) if text else None
 
 
-def _set_code(one: Ended, code: int | None) -> None:
+def _set_code(one: LoggedEnd, code: int | None) -> None:
     """A launcher writes -9 for signal 9, and a shell 137."""
     one.code = code
     if code is not None and code < 0:

@@ -66,7 +66,7 @@ class Stream(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
-class Writer(NamedTuple):
+class LineWriter(NamedTuple):
     """Who wrote a line, as far as its beginning tells.
 
     `rank`: in the world. `local`: on its machine. `label`: another name, as in Worker pid 7 or TP3.
@@ -85,7 +85,7 @@ class Line:
     number: int
     raw: str
     text: str
-    writer: Writer
+    writer: LineWriter
     time: str = ""
     found: frozenset[bytes] = frozenset()
     rest: tuple[bytes, int] = (b"", 0)  # a text, and where the next line begins in it
@@ -124,7 +124,7 @@ def parse(log: str, number: int, raw: str, **more) -> Line:
     label = pid or names.get("part", "").strip()
     label = label or names.get("container", "") or names.get("host", "")
     label = label or (f"task {names['task']}" if "task" in names else "")
-    return Line(log, number, raw, raw[at:], Writer(rank, local, label), time, **more)
+    return Line(log, number, raw, raw[at:], LineWriter(rank, local, label), time, **more)
 
 
 def _number(names: dict[str, str], *keys: str) -> int | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from collectives.diagnosis.log.lines import Line, Writer, local_rank_in, rank_in
+from collectives.diagnosis.log.lines import Line, LineWriter, local_rank_in, rank_in
 
 _ANYTHING = "..."
 # A message is looked for until so many lines had it.
@@ -122,7 +122,7 @@ def read(line: Line, known: Iterable[bytes]) -> tuple[Message, re.Match[str], st
     return None
 
 
-def ranks_of(writer: Writer, match: re.Match[str]) -> tuple[int | None, int | None]:
+def ranks_of(writer: LineWriter, match: re.Match[str]) -> tuple[int | None, int | None]:
     """The rank and the local rank that wrote the message, where it tells."""
     if writer.rank is not None:
         return writer.rank, writer.local

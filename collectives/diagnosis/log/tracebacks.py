@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, field, replace
 
-from collectives.diagnosis.log.lines import Line, Writer, rank_in
+from collectives.diagnosis.log.lines import Line, LineWriter, rank_in
 
 HEADER = "Traceback (most recent call last)"
 NEEDLES = [
@@ -45,7 +45,7 @@ _LIBRARY = re.compile(
 
 
 @dataclass
-class Raised:
+class LoggedError:
     """A traceback, or its end. `errors`: of a chain, each as (type, text), the first one first.
 
     `at`: the innermost line of the program, as in train.py:12. `more`: what follows the message.
@@ -53,7 +53,7 @@ class Raised:
 
     log: str
     line: int
-    writer: Writer
+    writer: LineWriter
     errors: list[tuple[str, str]] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Raised:
 class _Open:
     """A traceback that is being read."""
 
-    raised: Raised
+    raised: LoggedError
     frames: list[tuple[str, str]] = field(default_factory=list)
     read: int = 0
     after: int = 0
@@ -86,11 +86,11 @@ class _Open:
 class Tracebacks:
     """`raised`: in the order of the logs."""
 
-    raised: list[Raised] = field(default_factory=list)
-    open: dict[Writer, _Open] = field(default_factory=dict)
+    raised: list[LoggedError] = field(default_factory=list)
+    open: dict[LineWriter, _Open] = field(default_factory=dict)
     spawned: str = ""
     is_ignored: bool = False
-    record: tuple[Writer, int] | None = None  # of SGLang, whose first line alone has a name
+    record: tuple[LineWriter, int] | None = None  # of SGLang, whose first line alone has a name
 
     def goes_on(self) -> bool:
         return bool(self.open)
@@ -120,7 +120,7 @@ class Tracebacks:
 
     def _of_record(self, line: Line) -> Line:
         """The line, as the writer's of the line before it, if that began with a name alone."""
-        if line.writer == Writer() and self.record and self.record[1] == line.number - 1:
+        if line.writer == LineWriter() and self.record and self.record[1] == line.number - 1:
             line = replace(line, writer=self.record[0])
         is_named = _PART.fullmatch(line.writer.label) and line.writer in (
             *self.open,
@@ -137,7 +137,7 @@ class Tracebacks:
         writer = line.writer
         if self.spawned:
             writer, self.spawned = writer._replace(label=self.spawned), ""
-        new = _Open(Raised(line.log, line.number, writer, time=line.time))
+        new = _Open(LoggedError(line.log, line.number, writer, time=line.time))
         new.is_mixed = one is not None and not one.raised.errors
         new.in_group = "Exception Group" in line.text
         if "File" in line.text and (found := _FRAME.match(line.text)):
@@ -152,7 +152,7 @@ class Tracebacks:
         found = found or _ERROR.match(text)
         if not found or found["text"] is None or "Warning" in found["type"]:
             return
-        one = _Open(Raised(line.log, line.number, line.writer, time=line.time))
+        one = _Open(LoggedError(line.log, line.number, line.writer, time=line.time))
         self.open[line.writer] = one
         self._error(line, one, found)
 

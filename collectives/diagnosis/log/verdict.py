@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from collectives.diagnosis.log import cause
 from collectives.diagnosis.log.cause import Exceptions
-from collectives.diagnosis.log.endings import Ended
+from collectives.diagnosis.log.endings import LoggedEnd
 from collectives.diagnosis.log.job import Logs
-from collectives.diagnosis.log.lines import Writer
+from collectives.diagnosis.log.lines import LineWriter
 from collectives.diagnosis.log.messages import Sighting
 
 _FEW = 6
@@ -58,12 +58,12 @@ def _errors(logs: Logs) -> tuple[list[Exceptions], list[Exceptions]]:
     return [one for one in found if one not in later], later
 
 
-def _died(logs: Logs, errors: list[Exceptions]) -> Ended | None:
+def _died(logs: Logs, errors: list[Exceptions]) -> LoggedEnd | None:
     aborted = bool(logs.watchdog.calls or logs.watchdog.groups)
     return cause.died_first(logs.endings.all, bool(errors), aborted)
 
 
-def _of_death(logs: Logs, died: Ended, errors: list[Exceptions]) -> str:
+def _of_death(logs: Logs, died: LoggedEnd, errors: list[Exceptions]) -> str:
     log = died.log if _several(logs) else "the log"
     how = f" by {died.how}" if died.number else f", {died.how}"
     first = ", the first to fail" if died.is_first else ""
@@ -78,7 +78,7 @@ def _of_death(logs: Logs, died: Ended, errors: list[Exceptions]) -> str:
 
 def _seen_by_launcher(logs: Logs, errors: list[Exceptions]) -> list[str]:
     """Which process ended first, if the exceptions do not tell whose they are."""
-    if any(one.who != Writer() for one in errors):
+    if any(one.who != LineWriter() for one in errors):
         return []
     ended = [one for one in logs.endings.all if one.code and one.code > 0]
     named = [one for one in ended if one.rank is not None] or ended
@@ -131,7 +131,7 @@ def _several(logs: Logs) -> bool:
     return len(logs.names) > 1
 
 
-def _name(logs: Logs, who: Writer, log: str) -> str:
+def _name(logs: Logs, who: LineWriter, log: str) -> str:
     return cause.name_of(who, log, _several(logs), logs.tasks_are_ranks)
 
 
