@@ -18,6 +18,7 @@ OPEN_MPI = (
     "OMPI_COMM_WORLD_LOCAL_SIZE",
 )
 SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
+PMIX = ("PMIX_RANK",)  # the other three come from the launcher that speaks PMIx
 MPI = (MPICH, OPEN_MPI)
 ALL = (TORCHRUN, *MPI, SLURM)
 

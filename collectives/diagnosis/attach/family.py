@@ -10,23 +10,10 @@ import psutil
 
 from collectives.diagnosis.attach.place import place
 from collectives.diagnosis.attach.stacks import ThreadStack
+from collectives.recording import launchers
 
-# What launchers tell a rank: its number, its number on this machine, how many there are on this
-# machine, and in the world.
-LAUNCHERS = (
-    ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE"),
-    ("PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_SIZE"),
-    (
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-        "OMPI_COMM_WORLD_SIZE",
-    ),
-    ("PMIX_RANK", "", "", ""),
-    ("SLURM_PROCID", "SLURM_LOCALID", "", "SLURM_NTASKS"),
-    ("LOCAL_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE"),
-)
-_NUMBERS = tuple(dict.fromkeys(names[0] for names in LAUNCHERS))
+# By which variables a process may know its number, the surest first.
+NUMBERS = (*(names[0] for names in (*launchers.ALL, launchers.PMIX)), "LOCAL_RANK")
 
 # Threads that a process group starts in C++. A fork does not inherit them.
 _GROUP_THREAD = re.compile("gloo|nccl|ucc", re.I)
@@ -171,7 +158,7 @@ def _may_be_rank(one: Member, above: Member | None) -> bool:
         return False
     if above is not None:
         return _has_other_number(one, above)
-    return one.has_torch or any(name in one.environ for name in _NUMBERS)
+    return one.has_torch or any(name in one.environ for name in NUMBERS)
 
 
 def _started_the_others(one: Member, below: list[Member]) -> bool:
@@ -187,7 +174,7 @@ def _started_the_others(one: Member, below: list[Member]) -> bool:
 
 def _has_other_number(one: Member, above: Member) -> bool:
     return any(
-        name in one.environ and one.environ[name] != above.environ.get(name) for name in _NUMBERS
+        name in one.environ and one.environ[name] != above.environ.get(name) for name in NUMBERS
     )
 
 

@@ -3,7 +3,8 @@
 import re
 from collections.abc import Callable, Iterable
 
-from collectives.diagnosis.attach.family import LAUNCHERS, Member
+from collectives.diagnosis.attach.family import NUMBERS, Member
+from collectives.recording import launchers
 from collectives.recording.stack import is_library
 
 _NAMED = re.compile(r"(global_|world_|process_|proc_|local_)?(rank|process_index|rank_id)")
@@ -18,7 +19,7 @@ def numbers(ranks: list[Member]) -> dict[int, int]:
     mp.spawn, an argument called rank, and last an argument that counts the processes from 0.
     """
     sources: list[Callable[[Member], int | None]] = [
-        *(_from_environ(names[0]) for names in LAUNCHERS),
+        *map(_from_environ, NUMBERS),
         _from_option,
         _from_spawn,
         _from_variable,
@@ -39,7 +40,7 @@ def missing(job: list[Member], numbered: dict[int, int], members: Iterable[Membe
     """The numbers that this machine should have, and that no process has."""
     expected: set[int] = set()
     for one in job:
-        for rank, local, local_size, _ in LAUNCHERS:
+        for rank, _, local, local_size in (launchers.TORCHRUN, *launchers.MPI):
             values = [one.environ.get(name, "") for name in (rank, local, local_size)]
             if all(value.isdigit() for value in values) and numbered.get(one.pid) == int(values[0]):
                 first = int(values[0]) - int(values[1])
@@ -57,7 +58,7 @@ def missing(job: list[Member], numbered: dict[int, int], members: Iterable[Membe
 def world_size(job: list[Member]) -> int | None:
     """How many ranks the job has on all machines, where that can be seen."""
     for one in job:
-        for *_, size in LAUNCHERS:
+        for _, size, *_ in launchers.ALL:
             if one.environ.get(size, "").isdigit():
                 return int(one.environ[size])
     seen = [size for one in job for size in _variables(one, _SIZES, "")]
