@@ -68,7 +68,7 @@ class Cause:
         if self.section == "group":
             return f"The group is not what torch has passed to it: {first.detail}"
         text += f". {first.question}: {first.detail.removeprefix('Mismatch: ')}"
-        if self.place and self.place not in text:
+        if self.place and self.place not in text and " grew " not in text:
             text += f" [{self.place}]"
         return text + self.note
 
@@ -92,7 +92,7 @@ def causes_of(answers: Iterable[Answer]) -> list[Cause]:
         causes: list[Cause] = []
         for group in new.values():
             if rest := _not_explained([*found, *causes], group):
-                causes.append(_cause(rest, asked))
+                causes += _causes(rest, asked)
         found += _merged(causes)
     for cause in found:
         cause.note = _note(cause)
@@ -119,9 +119,19 @@ def _key(answer: Answer) -> tuple[Any, ...]:
         return answer.state, answer.place
     if question.section == "at once":
         return answer.state, traits.get("case"), answer.place
-    kind = traits["op"] if question.section == "calls" else ""
-    data = traits["data"] if question.section == "widths" else ""
-    return answer.state, answer.place or question.call, variant, kind, data
+    return answer.state, answer.place or question.call, variant
+
+
+def _causes(group: list[Answer], asked: list[Answer]) -> list[Cause]:
+    """One cause, if nothing is right under its conditions; else one for each reduction."""
+    cause = _cause(group, asked)
+    right = [answer for answer in asked if answer.state == "works"]
+    by_op: dict[Any, list[Answer]] = {}
+    for answer in group:
+        by_op.setdefault(traits_of(answer.question)["op"], []).append(answer)
+    if len(by_op) == 1 or not any(_explains(cause, answer) for answer in right):
+        return [cause]
+    return [_cause(some, asked) for some in by_op.values()]
 
 
 def _cause(group: list[Answer], asked: list[Answer]) -> Cause:
@@ -147,12 +157,14 @@ def _cause(group: list[Answer], asked: list[Answer]) -> Cause:
         others = {one.get(name) for one in alike} - values
         if not others or None in values:
             continue
-        if name == "elements" and cause.section != "sizes":
+        if (name == "elements") != (cause.section == "sizes") and name in ("elements", "data"):
             continue
         if name == "elements":
             lengths, right_ones = ([one for one in some if one] for some in (values, others))
             if lengths and min(lengths) > max(right_ones, default=0):
                 cause.conditions[name] = min(lengths)
+            elif len(values) <= 2:
+                cause.conditions[name] = tuple(sorted(values, key=str))
         elif len(values) < 5 or name in ("variant", "dtype"):
             cause.conditions[name] = tuple(sorted(values, key=str))
     return cause
@@ -164,6 +176,7 @@ def _size(answer: Answer) -> tuple[Any, ...]:
     is_odd = traits["dtype"] not in ("float32", None)
     elements = traits["elements"] or 10
     return (
+        "no meaning" in answer.detail,
         "." in answer.question.call or "coalesc" in answer.question.call,
         bool(traits["variant"]),
         elements,
@@ -209,7 +222,8 @@ def _explains(cause: Cause, answer: Answer) -> bool:
     for name, wanted in cause.conditions.items():
         got = traits.get(name)
         if name == "elements":
-            if got is None or got < wanted:
+            exactly = isinstance(wanted, tuple)
+            if got is None or (got not in wanted if exactly else got < wanted):
                 return False
         elif name in ("ranks", "fate", "case"):
             continue
@@ -222,7 +236,9 @@ def _condition_words(conditions: dict[str, Any]) -> str:
     words = []
     for name, value in conditions.items():
         if name == "elements":
-            words.append(f"from {value:,} elements on")
+            exactly = isinstance(value, tuple)
+            some = " and ".join(f"{one:,}" for one in value) if exactly else f"{value:,}"
+            words.append(f"at {some} elements" if exactly else f"from {some} elements on")
         elif name == "variant":
             words += [_WORDS.get(one, one) for one in value if one][:3]
         elif name == "data":

@@ -26,7 +26,7 @@ _HANGS = 2
 _START = 60.0
 
 # Which note of several ranks decides.
-_ORDER = ("crashes", "refuses", "wrong", "stated", "works")
+_ORDER = {"crashes": 0, "refuses": 1, "wrong": 1, "stated": 2, "works": 3}
 
 
 @dataclass
@@ -122,9 +122,8 @@ class Asker:
         """What the ranks noted of a question; None if that says nothing."""
         found = sorted(notes.states.get(number, ()))
         if len(found) == question.ranks:
-            _, state, detail, place = min(found, key=lambda note: _ORDER.index(note[1]))
-            if state == "refuses":  # who refuses first says why
-                _, state, detail, place = next(note for note in found if note[1] == state)
+            # Of those that went wrong the first one says why: a rank that leaves makes others fail.
+            _, state, detail, place = min(found, key=lambda note: _ORDER[note[1]])
             return Answer(question, state, detail, place)
         if number not in notes.last:
             return None
@@ -137,6 +136,7 @@ class Asker:
             if text and last == number
         ]
         if stuck:
+            stuck.sort(key=lambda rank: not place_in(notes.stacks[rank]))  # who is in their code
             where = place_in(notes.stacks[stuck[0]])
             text = f"rank {stuck[0]}/{question.ranks} has not returned after {question.limit:g} s"
             if wrong := [note for note in found if note[1] == "wrong"]:
