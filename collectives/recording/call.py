@@ -96,10 +96,13 @@ class CallArgs:
     timeout: float | None = None  # seconds after which the call gives up, where torch says so
     backend: str = ""  # the one that serves it, where torch says so: "gloo"
     device: str = ""  # of its first tensor: "cpu"
+    shares: bool = False  # tensors of a list that the call fills share storage
     gaps: bool = False  # the elements of one of its tensors are not side by side: a column
     file: str = ""  # the caller's, outside of torch and of this package
     line: int = 0
     function: str = ""
+    is_functional: bool = False  # a functional collective: torch waits for it later, unseen
+    torch_does: str = ""  # "DDP's forward broadcasts its buffers": why torch makes the call
     group_name: str = ""  # what the program calls the group: its group_desc, or a mesh's dimension
 
 
@@ -117,6 +120,7 @@ class Call(CallArgs):
     rank: int = -1  # the global rank that calls
     number: int = -1  # 0, 1, 2, ... in this rank, in order of entry
     seq: int | None = None  # its index, from 0, in its sequence; None for send, recv and their like
+    torch_seq: int | None = None  # torch's own number of a collective, from 1: see call_arguments
     of: int | None = None  # for "wait": the number of the call whose Work is waited for
     entered: int = 0  # nanoseconds, on this machine's monotonic clock
     left: int | None = None  # None while the rank is inside
@@ -124,6 +128,11 @@ class Call(CallArgs):
     source: int | None = None  # for receives: the global rank that sent, where torch says so
     before: dict[str, Any] | None = None
     after: dict[str, Any] | None = None
+
+    @property
+    def shown_seq(self) -> int | None:
+        """The number that a report shows: torch's own, else ours, which counts from 1 as well."""
+        return self.torch_seq or (None if self.seq is None else self.seq + 1)
 
     @property
     def key(self) -> tuple[int, int]:
@@ -151,7 +160,8 @@ class RiskyCall:
 
     kind: "changed": the program wrote into a tensor of the call before it waited for the Work, `at`
         a file, line and function; "unawaited": the Work is gone, or its process, and nobody has
-        waited for it; "gaps": the call got a tensor with gaps.
+        waited for it; "gaps": the call got a tensor with gaps; "shares": a list to be filled whose
+        tensors share storage; "forked": a forked child of a rank used the rank's group.
     """
 
     kind: str

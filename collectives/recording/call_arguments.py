@@ -3,12 +3,14 @@
 import contextlib
 import functools
 import inspect
+import itertools
 import operator
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from ..semantics.calls import BY_NAME, CALLS, GROUPS, POINT_TO_POINT, CallSpec, Layout
@@ -21,6 +23,7 @@ from .call import (
     requested_place,
     sequence_key,
 )
+from .counter import Counter, messages_in
 
 # Parameters that are numbers, or lists of them.
 _NUMBERS = {
@@ -32,11 +35,25 @@ _NUMBERS = {
 _KEPT = 4096
 
 
+@dataclass(frozen=True)
+class TensorFacts:
+    """What is noted of a tensor, where a call makes it itself."""
+
+    dtype: torch.dtype
+    shape: torch.Size
+    device: torch.device
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> "TensorFacts":
+        return cls(tensor.dtype, tensor.shape, tensor.device)
+
+
 class Parameters:
     """The parameters of one function of torch.distributed, read once when it is wrapped."""
 
-    def __init__(self, name: str, function: Callable):
+    def __init__(self, name: str, function: Callable, is_functional: bool = False):
         parameters = inspect.signature(function).parameters
+        self.is_functional = is_functional
         self.name = name
         self.spec = BY_NAME[name]
         self.names = tuple(parameters)
@@ -58,13 +75,14 @@ class Reader:
         self.groups: dict[str, tuple[tuple[int, ...], float | None]] = {}
         self.worlds = 0  # how many this process has joined, one after another, in the same place
         self.place = (-1, -1)
-        self.counters: dict[tuple, list[int]] = {}
-        self.known: dict[tuple, tuple[CallArgs, list[int] | None]] = {}  # with the call's counter
+        self.counters: dict[tuple, Counter] = {}
+        # With the call's counter, and of how many messages it consists.
+        self.known: dict[tuple, tuple[CallArgs, Counter | None, int]] = {}
 
     def read(
         self, parameters: Parameters, given: dict, caller: tuple[str, int, str]
-    ) -> tuple[int | None, CallArgs] | None:
-        """The call's seq and what it asks for.
+    ) -> tuple[int | None, int | None, CallArgs] | None:
+        """The call's seq, torch's number for it, and what it asks for.
 
         None where this rank is not a member of the group: then the call does nothing.
         """
@@ -77,28 +95,38 @@ class Reader:
             self.known.clear()
         elif not parameters.spec.objects:  # whose arguments may not be hashable
             signatures = map(_signature, given.values())
-            key = (parameters.name, caller, *given, *signatures)
+            key = (parameters, caller, *given, *signatures)
         known = None if key is None else self.known.get(key)
         if known is None:
             call_args = self._read(parameters, given, caller)
             if call_args is None:
                 return None
-            known = call_args, self._counter(call_args)
+            known = call_args, *self._counted(call_args, given)
             if key is not None:
                 if len(self.known) >= _KEPT:  # a program whose calls never repeat
                     self.known.clear()
                 self.known[key] = known
-        call_args, counter = known
+        call_args, counter, messages = known
         if counter is None:
-            return None, call_args
-        seq = counter[0]
-        counter[0] = seq + 1
-        return seq, call_args
+            return None, None, call_args
+        numbers = None, None
+        if not messages or call_args.name not in POINT_TO_POINT:
+            numbers = counter.next()
+        if messages:
+            counter.note_messages(messages, is_collective=numbers[0] is not None)
+        return *numbers, call_args
 
-    def _counter(self, call_args: CallArgs) -> list[int] | None:
-        if call_args.name in POINT_TO_POINT or call_args.name == "destroy_process_group":
-            return None
-        return self.counters.setdefault(sequence_key(call_args.group, call_args.name), [0])
+    def _counted(self, call_args: CallArgs, given: dict) -> tuple[Counter | None, int]:
+        """The counter of the call's group, and how many messages the call consists of."""
+        name = call_args.name
+        if name == "destroy_process_group":
+            return None, 0
+        counter = self.counters.setdefault(sequence_key(call_args.group, name), Counter())
+        if name not in GROUPS:
+            counter.bind(given.get("group") or c10d.GroupMember.WORLD)
+        members = call_args.members
+        is_first = name == "monitored_barrier" and members[:1] == (dist.get_rank(),)
+        return counter, messages_in(name, is_first, len(members))
 
     def _read(
         self, parameters: Parameters, given: dict, caller: tuple[str, int, str]
@@ -127,20 +155,22 @@ class Reader:
             tensors=_buffer_kinds(spec, given),
             splits=_splits(given) if parameters.has_splits else None,
             ranks=ranks,
-            is_async=spec.always_async or bool(given.get("async_op")),
+            is_async=spec.always_async or parameters.is_functional or bool(given.get("async_op")),
             timeout=timeout,
             backend=backend,
             device=device,
             gaps=gaps,
+            shares=_share_storage(spec, given),
+            is_functional=parameters.is_functional,
             group_name=group_name,
             **_place(caller),
         )
 
     def take_back(self, seq: int | None, call_args: CallArgs) -> None:
         """torch refused the call: the next call of the group gets its seq."""
-        counter = self._counter(call_args)
-        if counter and seq is not None and counter[0] == seq + 1:
-            counter[0] = seq
+        counter, messages = self._counted(call_args, {})
+        if counter is not None:
+            counter.take_back(seq, messages)
 
     def _group(self, handle) -> tuple[str, tuple[int, ...], float | None]:
         """The group's name, its members, and its time limit in seconds."""
@@ -163,6 +193,8 @@ class Reader:
                 self.place, self.worlds = place, 0
                 self.counters.clear()
             self.worlds += 1
+            for counter in self.counters.values():
+                counter.forget_group()
             return WORLD, tuple(range(place[1])), None
         group, members, _ = self._group(given.get("group") or given.get("parent_pg"))
         if name == "split_group":
@@ -220,16 +252,16 @@ def _peer(parameters: Parameters, given: dict, members: tuple[int, ...]) -> int 
     return spec.default_root
 
 
-def _buffer_tensors(spec: CallSpec, given: dict) -> list[torch.Tensor]:
+def _buffer_tensors(spec: CallSpec, given: dict) -> list[torch.Tensor | TensorFacts]:
     """The tensors that the call was given, in the order of torch's parameters."""
-    found: list[torch.Tensor] = []
+    found: list[torch.Tensor | TensorFacts] = []
     for buffer in spec.buffers:
         _collect(given.get(buffer.parameter), found)
     return found
 
 
-def _collect(value, found: list[torch.Tensor]) -> None:
-    if isinstance(value, torch.Tensor):
+def _collect(value, found: list[torch.Tensor | TensorFacts]) -> None:
+    if isinstance(value, torch.Tensor | TensorFacts):
         found.append(value)
     elif isinstance(value, list | tuple):
         for element in value:
@@ -308,6 +340,18 @@ def _served_by(group, spec: CallSpec, given: dict) -> tuple[str, str, bool]:
         found: Any = group or c10d.GroupMember.WORLD
         return found._get_backend(device).name(), device.type, gaps
     return "", device.type, gaps
+
+
+def _share_storage(spec: CallSpec, given: dict) -> bool:
+    """Whether tensors of a list that the call fills overlap in memory."""
+    for buffer in spec.buffers:
+        if not buffer.gets or buffer.layout is not Layout.LIST or spec.objects:
+            continue
+        tensors = [one for one in given.get(buffer.parameter) or () if one.is_contiguous()]
+        with contextlib.suppress(RuntimeError):  # a tensor without memory of its own
+            spans = sorted((one.data_ptr(), one.nbytes) for one in tensors if one.numel())
+            return any(at + size > then for (at, size), (then, _) in itertools.pairwise(spans))
+    return False
 
 
 def _has_gaps(tensor: torch.Tensor) -> bool:

@@ -41,11 +41,11 @@ _RANK, _SIZE, _COUNT, _ENDED, _ASKED, _WORLD, _WRITTEN, _FIRST, _PAST = 3, 4, 5,
 # in another file.
 MOVED = -2
 
-# A slot: number, seq, of, entered, left, source, and how much had been written before its text and
-# its error. -1 stands for None; `number` is written last.
-_ENTRY = struct.Struct("<q q q q q q q q")
-_AFTER_NUMBER = struct.Struct("<q q q q q q q")
-_LEFT, _SOURCE, _ERROR = 4, 5, 7
+# A slot: number, seq, torch's seq, of, entered, left, source, and how much had been written before
+# its text and its error. -1 stands for None; `number` is written last.
+_ENTRY = struct.Struct("<q q q q q q q q q")
+_AFTER_NUMBER = struct.Struct("<q q q q q q q q")
+_LEFT, _SOURCE, _ERROR = 5, 6, 8
 _TEXTS = _HEADER + SLOTS * _ENTRY.size
 _RING = 2**22
 _LENGTH = struct.Struct("<H")
@@ -83,6 +83,7 @@ class Writer:
     """
 
     tensors = False
+    functional = True
 
     def __init__(
         self, file: BinaryIO, rank: int, world_size: int, world: int = 0, attempt: int = 0
@@ -134,16 +135,26 @@ class Writer:
         self.words[place // 8] = len(text)
         return True
 
-    def enter(self, seq: int | None, of: int | None, what: CallArgs, given: dict) -> int:
+    def enter(
+        self,
+        seq: int | None,
+        torch_seq: int | None,
+        of: int | None,
+        what: CallArgs,
+        given: dict,
+    ) -> int:
         text = self.texts.get(what)
         if text is None:
             text = self.texts[what] = self._write(_encoded(what))
         number, self.count = self.count, self.count + 1
         place = _place(number)
         seq, of = -1 if seq is None else seq, -1 if of is None else of
+        torch_seq = -1 if torch_seq is None else torch_seq
         self.words[place] = -1
         now = time.monotonic_ns()
-        _AFTER_NUMBER.pack_into(self.memory, 8 * place + 8, seq, of, now, -1, -1, text, -1)
+        _AFTER_NUMBER.pack_into(
+            self.memory, 8 * place + 8, seq, torch_seq, of, now, -1, -1, text, -1
+        )
         self.words[place] = number
         # That of all threads: one that was slow takes nothing back.
         self.words[_COUNT] = self.count
@@ -297,17 +308,18 @@ class LogReader:
     def _read(self, number: int, rank: int) -> Call | None:
         place = 8 * _place(number)
         slot = self.memory[place : place + _ENTRY.size]
-        found, seq, of, entered, left, source, text, error = _ENTRY.unpack(slot)
+        found, seq, torch_seq, of, entered, left, source, text, error = _ENTRY.unpack(slot)
         if found != number or self.memory[place : place + 8] != slot[:8]:
             return None
         text, error = self._written(text), b"" if error == -1 else self._written(error)
         if text is None or error is None:
             return None
         error = error.decode(errors="replace") or None
-        seq, of, left, source = (
-            None if value == -1 else value for value in (seq, of, left, source)
+        seq, torch_seq, of, left, source = (
+            None if value == -1 else value for value in (seq, torch_seq, of, left, source)
         )
-        noted: dict = {"seq": seq, "of": of, "source": source, "error": error}
+        noted: dict = {"seq": seq, "torch_seq": torch_seq, "of": of}
+        noted |= {"source": source, "error": error}
         times: dict = {"entered": entered, "left": left}
         return Call(**vars(_decoded(text)) | {"rank": rank, "number": number} | noted | times)
 

@@ -53,7 +53,8 @@ class ExitHooks:
             frames = [(frame.filename, frame.lineno or 0, frame.name) for frame in reversed(found)]
             kind = type(error).__name__
             text = " ".join(f"{kind}: {text_of(error)}".split()).removesuffix(":")
-            self._note(kind, text, stack.named_or_innermost(frames), is_guess=False)
+            where, does = stack.named_or_innermost(frames), stack.torch_does(frames)
+            self._note(kind, text, where, is_guess=False, torch_does=does)
 
     def note_end(self) -> None:
         """The process ends by itself. Report a sys.exit with a status other than 0.
@@ -64,14 +65,17 @@ class ExitHooks:
             status, where = self.exited
             self._note("SystemExit", f"SystemExit: {status}", where, is_guess=True)
 
-    def _note(self, kind: str, text: str, where: stack.Frame, is_guess: bool) -> None:
+    def _note(
+        self, kind: str, text: str, where: stack.Frame, is_guess: bool, torch_does: str = ""
+    ) -> None:
         # The cause stands at the begin, or at the end if a worker process raised it.
         if len(text) > 500:
             text = f"{text[:250]} ... {text[-245:]}"
         rank = os.environ.get("RANK")
         noted = {"at": time.monotonic_ns(), "type": kind, "text": text, "rank": rank}
         with contextlib.suppress(Exception):
-            self.report(noted | {"where": where, "is_guess": is_guess})
+            place = {"where": where, "torch_does": torch_does}
+            self.report(noted | place | {"is_guess": is_guess})
 
     def _note_uncaught(self) -> None:
         def hook(kind, error, trace):

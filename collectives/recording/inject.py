@@ -21,6 +21,9 @@ from . import call_log, process_start
 from .exit_hooks import ExitHooks
 from .rank_log import Log, write_error
 
+# As functional.MODULE: that imports torch.
+_FUNCTIONAL = "torch.distributed._functional_collectives"
+
 
 class Recording:
     """What this process notes of itself. `folder`: the parent's, in a program under diagnosis."""
@@ -35,15 +38,19 @@ class Recording:
         """In a program under diagnosis: record once it imports torch.distributed."""
         self.exits.install()
         atexit.register(self.end)  # now, so that it runs after all that the program registers
-        c10d = {"torch.distributed.distributed_c10d": self._record}
-        OnImport(c10d | self.exits.on_import)
+        torch_modules = {
+            "torch.distributed.distributed_c10d": self._record,
+            _FUNCTIONAL: self._record_functional,
+        }
+        OnImport(torch_modules | self.exits.on_import)
 
     def begin_in_rank(self, file: BinaryIO) -> None:
         """In a rank of `launch`: note its calls in the file."""
         from . import record
 
         self.log = Log(self.exits, file=file)
-        record.attach(self.log)
+        recorder = record.attach(self.log)
+        OnImport({_FUNCTIONAL: recorder.wrap_functional})
 
     def end(self) -> None:
         """The process ends by itself."""
@@ -93,6 +100,10 @@ class Recording:
         multiprocessing.util.register_after_fork(
             log, lambda _: multiprocessing.util.Finalize(None, self.end, exitpriority=-100)
         )
+
+    def _record_functional(self, module) -> None:
+        if self.recorder is not None:
+            self.recorder.wrap_functional(module)
 
     def _on_process_start(self, process) -> None:
         """A process of multiprocessing begins what it is for."""

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 from . import call_log, launchers, stack
 from .call import WORLD, requested_place
-from .exit_hooks import ExitHooks, keep_stack
+from .exit_hooks import ExitHooks, keep_stack, text_of
 
 # How often a rank looks whether the parent has asked it something, in seconds.
 _LOOK = 0.05
@@ -35,6 +35,7 @@ class Log:
     """A sink that opens its file, in the folder, when it is needed: a forked child has its own."""
 
     tensors = False
+    functional = True
 
     def __init__(self, exits: ExitHooks, folder: Path | None = None, file: BinaryIO | None = None):
         self.exits = exits
@@ -44,6 +45,7 @@ class Log:
         self.joining: int | None = None  # the number of the call that joins a world
         self.meets = ""  # where the ranks of its world meet
         self.broken = self.is_ending = self.started_by_rank = False
+        self.caught = ""  # the exception that its program handled last
         self.destroyed = -1  # how many calls it had made when it destroyed its groups
         self.answering = threading.RLock()
         self.worlds = 0  # how many it has joined
@@ -81,6 +83,7 @@ class Log:
         """Write where the main thread is, and what torch itself has noted."""
         with self.answering:
             count = self.writer.count
+            self.caught = _handled() or self.caught
             frames = _main_thread()
             where = stack.named_or_innermost(frames)
             above = [file for file, *_ in frames[: frames.index(where) if frames else 0]]
@@ -88,6 +91,8 @@ class Log:
                 "where": where,
                 "in_torch": any(f"{os.sep}torch{os.sep}" in file for file in above),
                 "waits": bool(frames) and stack.waits_for_others(frames[0][0]),
+                "caught": self.caught,
+                "torch_does": stack.torch_does(frames),
                 "count": count,
                 "last": self.is_ending,
                 "world": self.worlds,
@@ -123,7 +128,7 @@ class Log:
             faulthandler.disable()
             self.keeps_stack = False
 
-    def enter(self, seq, of, what, given):
+    def enter(self, seq, torch_seq, of, what, given):
         if self.broken:
             return -1
         try:
@@ -132,7 +137,9 @@ class Log:
                 writer = self._assign_rank(given)
                 self.joining = writer.count
             self.exits.exited = None  # the program caught it and goes on
-            number = writer.enter(seq, of, what, given)
+            if what.name != "destroy_process_group":
+                self.caught = ""
+            number = writer.enter(seq, torch_seq, of, what, given)
             if what.name == "destroy_process_group" and what.group == WORLD:
                 self.destroyed = writer.count
                 with contextlib.suppress(Exception):
@@ -202,6 +209,18 @@ def _main_thread() -> list[tuple[str, int, str]]:
     return [(one.filename, one.lineno or 0, one.name) for one in reversed(found)]
 
 
+def _handled() -> str:
+    """The exception that the main thread handles just now, and where it was raised."""
+    found: Any = sys._current_exceptions().get(threading.main_thread().ident or 0)
+    error = found[1] if isinstance(found, tuple) else found  # a tuple before Python 3.12
+    if error is None or isinstance(error, SystemExit):
+        return ""
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    file, line, _ = stack.named_or_innermost([(f.filename, f.lineno or 0, f.name) for f in frames])
+    text = " ".join(f"{type(error).__name__}: {text_of(error)}".split())[:200]
+    return f"{text} ({os.path.basename(file)}:{line})"
+
+
 def _environ(name: str) -> int:
     return int(os.environ.get(name) or -1)
 
@@ -269,7 +288,7 @@ def told(records: list[dict], first: int, most: int) -> dict:
 
 
 def _told(record: dict) -> list:
-    """As rules/flight_record.py reads it; the last is the frame that a report names."""
+    """As rules/flight_record.py reads it; the last are the frame to name and what torch does."""
     import torch
 
     frames = [(frame["filename"], frame["line"], frame["name"]) for frame in record["frames"]]
@@ -282,6 +301,7 @@ def _told(record: dict) -> list:
         dtypes,
         record["retired"],
         stack.named_or_innermost(frames),
+        stack.torch_does(frames),
     ]
 
 

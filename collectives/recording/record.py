@@ -8,7 +8,9 @@ calls that they consist of (isend, irecv, new_group) are noted one by one.
 
 import contextlib
 import functools
+import inspect
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -17,7 +19,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from ..semantics.calls import BY_NAME, RECEIVES
+from ..semantics.calls import BY_NAME, GROUPS, RECEIVES
+from . import functional
 from .call import SPAN, Call, CallArgs, was_refused
 from .call_arguments import Parameters, Reader, wait_for
 from .pending_work import COMPLETION_METHODS, PendingWork
@@ -29,6 +32,7 @@ class _NotedCall(NamedTuple):
     sink: Sink
     number: int  # by which the sink knows the call
     seq: int | None
+    torch_seq: int | None
     call_args: CallArgs
 
 
@@ -65,6 +69,7 @@ class Recorder:
         self.sink: Sink = Several(())  # which hands each call to all of them
         self.reader = Reader()
         self.inside = _Inside()
+        self.is_forked = False  # this process has its groups from the rank that forked it
         # The calls whose Work nobody has waited for yet, by the Work's id.
         # subtle: a Work takes no attributes, and must not be kept alive.
         self.works: dict[int, PendingWork] = {}
@@ -83,6 +88,18 @@ class Recorder:
                         self._replace(module, name, wrapper)
         if c10d.Work not in self.work_types:
             self._wrap_work(c10d.Work)
+        if functional.MODULE in sys.modules:
+            self.wrap_functional(sys.modules[functional.MODULE])
+
+    def wrap_functional(self, module: Any) -> None:
+        """Note the functional collectives, too. `module`: that of torch which defines them."""
+        for name, (call, arguments) in functional.functions(module).items():
+            real = getattr(module, name)
+            if not hasattr(real, "recorder"):
+                noting = self._wrap_functional(module, call, arguments, real)
+                wrapper: Any = functional.wrapped(real, noting, module)
+                wrapper.recorder = self
+                self._replace(module, name, wrapper)
 
     def detach(self, sink: Sink) -> None:
         """The sink gets no more calls. Without sinks, torch is as it was."""
@@ -101,6 +118,7 @@ class Recorder:
         """Forget what the parent counted: this process is a forked child."""
         self.reader = Reader()
         self.works.clear()
+        self.is_forked = dist.is_initialized()
 
     def note_unawaited(self) -> None:
         """Note each Work that nobody has waited for: the process ends."""
@@ -139,6 +157,32 @@ class Recorder:
             return result
 
         return wrapper
+
+    def _wrap_functional(
+        self, module: Any, call: str, arguments: Callable[..., dict], real: Callable
+    ) -> Callable:
+        public = next(getattr(c10d, one) for one in BY_NAME[call].names if hasattr(c10d, one))
+        parameters = Parameters(call, public, is_functional=True)
+        signature = inspect.signature(real)
+
+        @_hide_frame
+        def noting(*args, **kwargs):
+            if self.inside.call or not self.sink.functional:
+                return real(*args, **kwargs)
+            noted = None
+            with contextlib.suppress(Exception):  # torch will refuse what we cannot read
+                bound = signature.bind(*args, **kwargs)
+                named = bound.arguments
+                group = functional.group_of(module, named["group"], named.get("tag", ""))
+                given = {"group": group, **arguments(group.size(), *bound.args)}
+                noted = self._enter(parameters, given, caller())
+            if noted is None:
+                return real(*args, **kwargs)
+            result = self._call(noted, real, args, kwargs)
+            noted.sink.leave(noted.number, None, None)
+            return result
+
+        return noting
 
     def _wrap_batch(self, real: Callable) -> Callable:
         """NCCL gives the program one Work for the whole batch, and gloo that of each call."""
@@ -179,8 +223,8 @@ class Recorder:
                 sink.notice("changed", noted.call_args, place)
             pending.is_settled = True
             call_args = wait_for(noted.call_args, place)
-            number = sink.enter(noted.seq, noted.number, call_args, {})
-            waiting = _NotedCall(sink, number, None, call_args)
+            number = sink.enter(noted.seq, noted.torch_seq, noted.number, call_args, {})
+            waiting = _NotedCall(sink, number, None, None, call_args)
             result = self._call(waiting, real, (work, *args), kwargs)
             source = _source(call_args, work) if noted.call_args.name in RECEIVES else None
             sink.leave(number, None, source)
@@ -189,7 +233,8 @@ class Recorder:
                 sink.done(noted.number, pending.given)
             for noted, given in pending.others:
                 call_args = wait_for(noted.call_args, place)
-                sink.leave(sink.enter(noted.seq, noted.number, call_args, {}), None, None)
+                numbers = noted.seq, noted.torch_seq, noted.number
+                sink.leave(sink.enter(*numbers, call_args, {}), None, None)
                 if sink.tensors:
                     sink.done(noted.number, given)
             return result
@@ -226,14 +271,21 @@ class Recorder:
             read = self.reader.read(parameters, given, place)
         except Exception:  # torch will refuse arguments that we cannot read
             file, line, function = place
-            read = None, CallArgs(parameters.name, file=file, line=line, function=function)
+            read = None, None, CallArgs(parameters.name, file=file, line=line, function=function)
         if read is None:
             return None
-        seq, call_args = read
+        seq, torch_seq, call_args = read
         sink = self.sink
-        noted = _NotedCall(sink, sink.enter(seq, None, call_args, given), seq, call_args)
+        number = sink.enter(seq, torch_seq, None, call_args, given)
+        noted = _NotedCall(sink, number, seq, torch_seq, call_args)
         if call_args.gaps:
             sink.notice("gaps", call_args, None)
+        if call_args.shares:
+            sink.notice("shares", call_args, None)
+        if self.is_forked:
+            self.is_forked = parameters.name not in GROUPS
+            if self.is_forked:
+                sink.notice("forked", call_args, None)
         return noted
 
     @_hide_frame
@@ -326,7 +378,7 @@ def span(what: str) -> Iterator[None]:
     recorder = getattr(c10d.all_reduce, "recorder", None)
     sinks = [sink for sink in recorder.sinks if sink.tensors] if recorder else []
     call_args = CallArgs(SPAN, awaited=what)
-    numbers = [sink.enter(None, None, call_args, {}) for sink in sinks]
+    numbers = [sink.enter(None, None, None, call_args, {}) for sink in sinks]
     try:
         yield
     finally:

@@ -20,11 +20,20 @@ class Sink(Protocol):
 
     tensors: whether the sink wants to see the tensors again when a call is done. If not, the
         recording does not keep them alive.
+    functional: whether it wants the functional collectives.
     """
 
     tensors: bool
+    functional: bool
 
-    def enter(self, seq: int | None, of: int | None, call_args: CallArgs, given: dict) -> int: ...
+    def enter(
+        self,
+        seq: int | None,
+        torch_seq: int | None,
+        of: int | None,
+        call_args: CallArgs,
+        given: dict,
+    ) -> int: ...
 
     def leave(self, number: int, error: str | None, source: int | None) -> None:
         """The call returned, or raised. `source`: for a receive, the global rank that sent."""
@@ -42,11 +51,13 @@ class Several:
     def __init__(self, sinks: tuple[Sink, ...]):
         self.sinks = sinks
         self.tensors = any(sink.tensors for sink in sinks)
+        self.functional = all(sink.functional for sink in sinks)
 
-    def enter(self, seq, of, call_args, given):
+    def enter(self, seq, torch_seq, of, call_args, given):
         of = of or [None] * len(self.sinks)
         return [
-            sink.enter(seq, one, call_args, given) for sink, one in zip(self.sinks, of, strict=True)
+            sink.enter(seq, torch_seq, one, call_args, given)
+            for sink, one in zip(self.sinks, of, strict=True)
         ]
 
     def leave(self, number, error, source):
@@ -66,16 +77,19 @@ class Several:
 class Memory:
     """Keeps all calls, and copies of their tensors if `tensors` is true."""
 
+    functional = False
+
     def __init__(self, tensors: bool = False):
         self.tensors = tensors
         self.numbers = itertools.count()
         self.notes: dict[int, dict] = {}
         self.noticed: dict[tuple, None] = {}  # in order
 
-    def enter(self, seq, of, call_args, given):
+    def enter(self, seq, torch_seq, of, call_args, given):
         number = next(self.numbers)
         before = _copies(given) if self.tensors and of is None else None
-        note = self.notes[number] = {"seq": seq, "of": of, **vars(call_args), "before": before}
+        counted = {"seq": seq, "torch_seq": torch_seq, "of": of}
+        note = self.notes[number] = {**counted, **vars(call_args), "before": before}
         note["entered"] = time.monotonic_ns()
         return number
 

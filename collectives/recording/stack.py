@@ -114,6 +114,32 @@ def named_or_innermost(frames: list[Frame]) -> Frame:
     return named(frames) or (*frames, NOWHERE)[0]
 
 
+# What torch does in a line of the program, by the functions in which it does that.
+_TORCH_DOES = {
+    ("distributed.py", "_sync_buffers"): "DDP's forward broadcasts its buffers",
+    ("distributed.py", "_pre_forward"): "DDP's forward broadcasts the order of its buckets",
+    ("distributed.py", "__init__"): "DDP's constructor compares and broadcasts the parameters",
+    ("graph.py", "_engine_run_backward"): "DDP averages gradients in backward",
+}
+_DDP = os.path.join("torch", "nn", "parallel", "distributed.py")
+_BACKWARD = os.path.join("torch", "autograd", "graph.py")
+
+
+def torch_does(frames: list[Frame]) -> str:
+    """What torch does in the line of the program; empty where that is not known.
+
+    `frames`: innermost first. Only a call that C++ makes for DDP stands directly below backward.
+    """
+    for at, (file, _, function) in enumerate(frames):
+        if not is_ours(file) and _TORCH not in file and not file.startswith("<frozen"):
+            break
+        if file.endswith(_DDP) or (file.endswith(_BACKWARD) and not at):
+            does = _TORCH_DOES.get((os.path.basename(file), function))
+            if does is not None:
+                return does
+    return ""
+
+
 def is_library(file: str) -> bool:
     """Whether the file is no program's: of an installed package, Python's own, or ours."""
     if is_ours(file) or file.startswith("<frozen"):

@@ -172,7 +172,7 @@ def slow_computer():
     lines = {" ".join(line.split()) for one in done for line in one.stderr.splitlines()}
     told = sorted(line for line in lines if line.startswith(("slow", "hang", "rank 1")))
     where = "rank 1 computing /run/shared/train.py:21 on node1"
-    check(told, [where, "slow: rank 1 has not joined barrier #8 of group WORLD"], "diagnose")
+    check(told, [where, "slow: rank 1 has not joined barrier #9 of group WORLD"], "diagnose")
     return {"diagnose": told[::-1]}
 
 

@@ -119,7 +119,7 @@ def test_a_log_whose_writer_was_killed_is_complete_until_then(tmp_path):
 def _write_for_ever(file):
     writer = Writer(file, 0, 1)
     for number in range(10**9):
-        writer.enter(number, None, CallArgs("all_reduce", tensors=_tensors(number)), {})
+        writer.enter(number, None, None, CallArgs("all_reduce", tensors=_tensors(number)), {})
         writer.leave(number, f"ValueError: {number}" if number % 2 else None, None)
 
 
@@ -139,7 +139,7 @@ def test_nothing_is_concluded_from_messages_of_which_one_end_was_lost(watched):
             tensors = (TensorKind("float32", (number,)),)
             fields = {"peer": 1 - rank, "tag": 0, "tensors": tensors} | group
             call = CallArgs(("isend", "irecv")[rank], **fields)
-            writer.leave(writer.enter(None, None, call, {}), None, None)
+            writer.leave(writer.enter(None, None, None, call, {}), None, None)
         if number < 1000:  # rank 1 is looked at in time, rank 0 is not
             list(map(world.matching.note, world.ranks[1].log.poll()))
     world.poll()
@@ -148,7 +148,7 @@ def test_nothing_is_concluded_from_messages_of_which_one_end_was_lost(watched):
     assert judge(world.matching, states, 2, stalled=True).kind == "ok"
     for rank, writer in enumerate(writers):
         call = CallArgs("all_reduce", **group, op=("SUM", "MAX")[rank])
-        writer.leave(writer.enter(0, None, call, {}), None, None)
+        writer.leave(writer.enter(0, None, None, call, {}), None, None)
     world.poll()
     assert judge(world.matching, states, 2, stalled=True).field == "op"
 
@@ -165,7 +165,7 @@ def test_of_two_processes_with_one_rank_number_the_one_that_calls_is_the_rank(tm
         writers[name].words[1] = pid
     job.poll()
     for writer in (writers["zero"], writers["one"]):
-        number = writer.enter(0, None, CallArgs("barrier", "WORLD", (0, 1)), {})
+        number = writer.enter(0, None, None, CallArgs("barrier", "WORLD", (0, 1)), {})
         writer.leave(number, None, None)
     job.poll()
     job.poll()
@@ -231,13 +231,13 @@ def test_the_exit_status_of_a_rank_is_read_while_the_watcher_sleeps(watched):
 
 def test_the_report_at_destroy_process_group_is_final_until_the_next_call(tmp_path):
     log = Log(ExitHooks(print), tmp_path)
-    log.enter(0, None, CallArgs("barrier"), {})
+    log.enter(0, None, None, CallArgs("barrier"), {})
     (file,) = tmp_path.glob("*.calls")
     with open(file, "rb+") as written:
         rank = RankProcess(written)
     rank.gone = 1, None
     for call, is_last in (("destroy_process_group", True), ("barrier", False)):
-        log.enter(None, None, CallArgs(call), {})
+        log.enter(None, None, None, CallArgs(call), {})
         assert rank.facts().answer_is_current == is_last, call
     log.reset_after_fork()
     rank.log.close()
@@ -248,7 +248,7 @@ def test_worlds_that_one_process_joins_at_different_stores_are_different(tmp_pat
     log, joins = Log(ExitHooks(print), tmp_path), CallArgs("init_process_group")
     for place, rank, size in (("a", 3, 4), ("b/0", 1, 2), ("b/1", 0, 3)):
         store = {"init_method": f"file:///{place}", "rank": rank, "world_size": size}
-        log.enter(0, None, joins, store)
+        log.enter(0, None, None, joins, store)
     log.reset_after_fork()
     logs = [LogReader(open(path, "rb+")) for path in tmp_path.glob("*.calls")]  # noqa: SIM115
     assert len({log.head()["world"] for log in logs}) == len(logs) == 3
@@ -256,7 +256,7 @@ def test_worlds_that_one_process_joins_at_different_stores_are_different(tmp_pat
 
 def _from_cpp(name, seq):
     """What the Flight Recorder tells of a collective."""
-    return [["0", "default_pg"], seq, f"gloo:{name}", [[3]], ["Float"], seq == 1, WHERE]
+    return [["0", "default_pg"], seq, f"gloo:{name}", [[3]], ["Float"], seq == 1, WHERE, ""]
 
 
 COMPILES = """
@@ -341,7 +341,7 @@ def test_a_program_without_disk_space_for_its_log_runs_unwatched(tmp_path):
 @pytest.mark.parametrize("breaks", ["at once", "midway"])
 def test_a_rank_that_could_not_be_watched_is_not_blamed(breaks, tmp_path):
     one = written(tmp_path, 0, 0, world=7)
-    one.enter(0, None, CallArgs("all_reduce", "WORLD", (0, 1)), {})
+    one.enter(0, None, None, CallArgs("all_reduce", "WORLD", (0, 1)), {})
     if breaks == "midway":
         written(tmp_path, 1, 1, world=7)
     job = Job(tmp_path)

@@ -78,7 +78,7 @@ def test_a_process_that_has_not_joined_yet_is_shown_with_its_line(method, tmp_pa
     line = PROGRAM.read_text().splitlines().index("        time.sleep(14)  # here it is") + 1
     verdict, done = diagnose(tmp_path, *program("joins_late", "3", method), hang_after=PATIENT)
     assert verdict["verdict"] == "ok", verdict["says"]
-    assert "slow: rank 1 has not joined init_process_group #0 of group WORLD\n" in done.stderr
+    assert "slow: rank 1 has not joined init_process_group #1 of group WORLD\n" in done.stderr
     assert re.search(rf"rank  1 +computing +.*faulty_program.py:{line} in start\n", done.stderr), (
         done.stderr
     )

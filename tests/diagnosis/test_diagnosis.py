@@ -43,6 +43,7 @@ class Program:
         group = fields.setdefault("group", "WORLD")
         if "send" not in name and "recv" not in name and name != "wait":
             fields["seq"] = self.seqs.setdefault((rank, group), 0)
+            fields.setdefault("torch_seq", fields["seq"] + 1)
             self.seqs[rank, group] += not was_refused(fields.get("error") or "")
         elif name != "wait":
             fields.setdefault("tag", 0)
@@ -348,12 +349,12 @@ def test_who_hangs_computes_raised_or_died(case):
 def test_the_example_reads_as_promised():
     verdict = diagnose(example(), stalled=False)
     assert verdict.says.splitlines() == [
-        "hang: rank 2 never joined all_reduce #1 of group WORLD",
+        "hang: rank 2 never joined all_reduce #2 of group WORLD",
         "  ranks 0,1,3  in all_reduce()        train.py:88 in step",
         "  rank  2      in recv(src=1, tag=0)  train.py:61 in step",
         "  -> circular wait: 1 -> 2 -> 1",
     ]
-    assert (verdict.cycle, verdict.group, verdict.seq) == ((1, 2), "WORLD", 1)
+    assert (verdict.cycle, verdict.group, verdict.seq) == ((1, 2), "WORLD", 2)
     assert [(call.rank, call.line) for call in verdict.guilty] == [(2, 61), (1, 88)]
 
 
@@ -378,9 +379,9 @@ def test_of_a_circle_only_the_rank_that_came_another_way_is_blamed_if_it_came_be
     verdict = diagnose(wait_in(mesh(rounds), [1, 3], "barrier", line=8).calls)
     check(verdict, "hang", *guilty)
     headline, *_, cycle, barrier = verdict.says.splitlines()
-    assert headline == f"hang: rank 1 never joined all_reduce #{rounds - 1} of group row 0"
+    assert headline == f"hang: rank 1 never joined all_reduce #{rounds} of group row 0"
     assert cycle == "  -> circular wait: 0 -> 1 -> 0"
-    assert barrier == "  ranks 0,2 never joined barrier #0 of group WORLD"
+    assert barrier == "  ranks 0,2 never joined barrier #1 of group WORLD"
 
 
 def test_all_circles_are_named():
@@ -414,7 +415,7 @@ def test_ranks_that_sit_in_one_call_together_are_named_with_it_and_not_with_a_la
         program.call(rank, "new_group", left=None, **both)
     verdict = diagnose(program.calls)
     check(verdict, "hang", 1, 2)
-    headline = "hang: ranks 1,2 wait in new_group #0 of ranks 1,2, and nothing moves\n"
+    headline = "hang: ranks 1,2 wait in new_group #1 of ranks 1,2, and nothing moves\n"
     assert verdict.says.startswith(headline)
 
 
@@ -494,7 +495,7 @@ def test_a_process_that_joins_as_another_rank_than_its_launcher_gave_it_is_named
     verdict = never_met(worlds)
     check(verdict, "hang", 2)
     assert "rank 2 joins as rank 0, which another is" in verdict.says
-    assert (verdict.group, verdict.seq) == ("WORLD", 0)
+    assert (verdict.group, verdict.seq) == ("WORLD", 1)
 
 
 @pytest.mark.parametrize(
@@ -562,8 +563,8 @@ def test_a_skipped_call_is_found_where_the_ranks_fell_out_of_step():
     program.calls[-2:] = [replace(call, left=None) for call in program.calls[-2:]]
     verdict = diagnose(program.calls, {2: ENDED})
     check(verdict, "hang", 2)
-    assert (verdict.seq, verdict.guilty[0].seq, verdict.guilty[0].line) == (7, 3, 10)
-    note = "since #3: ranks 0,1 at train.py:12 in step; rank 2 at train.py:10 in step"
+    assert (verdict.seq, verdict.guilty[0].seq, verdict.guilty[0].line) == (8, 3, 10)
+    note = "since #4: ranks 0,1 at train.py:12 in step; rank 2 at train.py:10 in step"
     assert f"out of step {note}" in verdict.says
 
 
@@ -573,7 +574,7 @@ def test_a_call_that_one_rank_makes_more_is_found_before_the_one_that_nobody_joi
     verdict = diagnose(program.calls, {1: ENDED, 2: ENDED})
     check(verdict, "hang", 0)
     assert (verdict.guilty[0].seq, verdict.guilty[0].line) == (0, 34)
-    note = "since #0: rank 0 at train.py:34 in step; ranks 1,2 at train.py:35 in step"
+    note = "since #1: rank 0 at train.py:34 in step; ranks 1,2 at train.py:35 in step"
     assert f"out of step {note}" in verdict.says
 
 
@@ -602,7 +603,7 @@ def test_a_rank_that_came_after_another_had_given_up_is_late(late, kind):
         check(verdict, kind, 0 if kind == "slow" else 1)
         if kind == "slow":
             assert (
-                "rank 0 joined all_reduce #0 of group WORLD only after rank 1 had" in verdict.says
+                "rank 0 joined all_reduce #1 of group WORLD only after rank 1 had" in verdict.says
             )
 
 
@@ -624,7 +625,7 @@ def test_of_messages_that_may_have_been_missed_nothing_is_said():
 
 def test_a_record_of_torch_becomes_calls_of_the_group_that_it_names():
     def entry(group, seq, retired):
-        return [group, seq, "gloo:all_reduce", [[4, 2]], ["Float"], retired, ["a.py", 3, "f"]]
+        return [group, seq, "gloo:all_reduce", [[4, 2]], ["Float"], retired, ["a.py", 3, "f"], ""]
 
     def answer(world, *entries):
         return {"world": world, "collectives": entries, "counts": [], "lost": False}
@@ -646,10 +647,10 @@ def test_a_record_of_torch_becomes_calls_of_the_group_that_it_names():
 @pytest.mark.parametrize(
     ("forgotten", "joins", "headline"),
     [
-        (0, True, "hang: rank 0 waits in barrier #0 of group 1, and nothing moves"),
-        (0, False, "hang: rank 1 never joined barrier #0 of group 1"),
+        (0, True, "hang: rank 0 waits in barrier #1 of group 1, and nothing moves"),
+        (0, False, "hang: rank 1 never joined barrier #1 of group 1"),
         # torch has overwritten it:
-        (1, True, "hang: rank 0 waits in barrier #0 of group 1, and nothing moves"),
+        (1, True, "hang: rank 0 waits in barrier #1 of group 1, and nothing moves"),
     ],
 )
 def test_a_rank_that_has_no_room_to_tell_a_collective_has_joined_it(forgotten, joins, headline):
@@ -842,9 +843,9 @@ def test_a_mismatch_after_a_skipped_call_is_reported_at_the_skipped_call():
         program.all("all_reduce", line=10).all("all_reduce", [3] if step == 1 else [], line=12)
     program.all("barrier", line=14)
     verdict = diagnose(program.calls)
-    assert (verdict.field, verdict.seq) == ("call", 6)
+    assert (verdict.field, verdict.seq) == ("call", 7)
     assert [(call.rank, call.line) for call in verdict.guilty] == [(3, 12)]
-    note = "since #2: rank 3 at train.py:12 in step; ranks 0,1,2 at train.py:10 in step"
+    note = "since #3: rank 3 at train.py:12 in step; ranks 0,1,2 at train.py:10 in step"
     assert f"out of step {note}" in verdict.says
 
 
@@ -919,7 +920,7 @@ def log(tmp_path):
 
 def test_a_log_is_read_as_it_was_written(log):
     writer, reader = log
-    number = writer.enter(7, None, what(splits=((1, 2), None)), {})
+    number = writer.enter(7, None, None, what(splits=((1, 2), None)), {})
     (call,) = reader.poll(has_ended=True)
     assert (call.rank, call.seq, call.of, call.left) == (1, 7, None, None)
     assert (len(call.members), call.tensors) == (512, (FOUR,))
@@ -937,15 +938,15 @@ def test_a_call_that_torch_refuses_at_once_is_first_read_with_its_error(log, mon
     now = time.monotonic_ns()
     monkeypatch.setattr(call_log.time, "monotonic_ns", lambda: now)
     writer, reader = log
-    refused = writer.enter(0, None, what(), {})
+    refused = writer.enter(0, None, None, what(), {})
     assert list(reader.poll()) == []
     writer.leave(refused, "ValueError: no", None)
     assert [call.error for call in reader.poll()] == ["ValueError: no"]
-    writer.enter(0, None, what(), {})
+    writer.enter(0, None, None, what(), {})
     assert list(reader.poll()) == []
     now += 100_000_000
     assert [call.number for call in reader.poll()] == [1]
-    writer.enter(1, None, what(), {})
+    writer.enter(1, None, None, what(), {})
     assert [call.number for call in reader.poll(has_ended=True)] == [2]
 
 
@@ -957,13 +958,13 @@ def test_calls_of_several_threads_are_read_once_each_also_before_the_first_is_wr
 
     def another_thread_goes_on():
         if next(threads, None):
-            writer.leave(writer.enter(5, None, what(), {}), None, None)
+            writer.leave(writer.enter(5, None, None, what(), {}), None, None)
             found.extend(reader.poll())
         return 1
 
     monkeypatch.setattr(call_log.time, "monotonic_ns", another_thread_goes_on)
     for seq in (6, 7):
-        writer.leave(writer.enter(seq, None, what(), {}), None, None)
+        writer.leave(writer.enter(seq, None, None, what(), {}), None, None)
         found.extend(reader.poll())
     ends = sorted((call.number, call.seq) for call in found if call.left)
     assert (ends, reader.lost) == ([(0, 6), (1, 5), (2, 5), (3, 7)], 0)
@@ -973,14 +974,14 @@ def test_a_log_that_is_read_too_late_says_how_many_calls_are_lost(log):
     writer, reader = log
     usual = what()
     for number in range(SLOTS + 10):
-        writer.leave(writer.enter(number, None, usual, {}), None, None)
+        writer.leave(writer.enter(number, None, None, usual, {}), None, None)
     calls = list(reader.poll())
     assert (len(calls), calls[0].number, reader.lost) == (SLOTS, 10, 10)
 
 
 def test_of_a_call_that_is_too_long_for_the_log_its_name_and_group_are_known(log):
     writer, reader = log
-    writer.enter(0, None, what(tensors=(FOUR,) * 9999), {})
+    writer.enter(0, None, None, what(tensors=(FOUR,) * 9999), {})
     (call,) = reader.poll(has_ended=True)
     assert (call.name, call.group, call.tensors) == ("all_to_all_single", "WORLD", ())
 
@@ -1003,7 +1004,7 @@ def test_ranks_of_two_machines_that_read_only_their_own_calls_are_judged_as_one_
     merged = merge(told(machines[rank // 2], rank) for rank in range(4))
     verdict = judge(merged, states, 4, stalled=True)
     check(verdict, "hang", 3)
-    assert verdict.seq == n - 1
+    assert verdict.seq == n
     odd = replace(machines[0].open[0][3 * n - 1], op="MAX", rank=3)
     machines[1].note(odd)
     merged = merge(unmatched(machines[rank // 2], rank) for rank in range(4))
@@ -1017,8 +1018,8 @@ def test_texts_that_never_repeat_take_the_place_of_the_oldest_and_no_call_is_tol
     writer, reader = log
     usual = what()
     for number in range(200):
-        writer.enter(number, None, replace(what(), line=number), {})
-        writer.leave(writer.enter(number, None, usual, {}), "RuntimeError: no", None)
+        writer.enter(number, None, None, replace(what(), line=number), {})
+        writer.leave(writer.enter(number, None, None, usual, {}), "RuntimeError: no", None)
     calls = list(reader.poll(has_ended=True))
     for call in calls:
         usual = (3, "RuntimeError: no") if call.number % 2 else (call.number // 2, None)

@@ -233,8 +233,8 @@ def dumped(folder, *dumps):
 @pytest.mark.parametrize(
     ("dumps", "verdict"),
     [
-        ((dump_of(4), dump_of(4), dump_of(3)), "slow: rank 2 has not joined all_reduce #3 of group WORLD"),
-        ((dump_of(4), dump_of(4), dump_of(4, input_sizes=[[5]])), "mismatch: shape of all_reduce #0 of group WORLD: rank 2 against ranks 0,1"),
+        ((dump_of(4), dump_of(4), dump_of(3)), "slow: rank 2 has not joined all_reduce #4 of group WORLD"),
+        ((dump_of(4), dump_of(4), dump_of(4, input_sizes=[[5]])), "mismatch: shape of all_reduce #1 of group WORLD: rank 2 against ranks 0,1"),
         ((dump_of(3), dump_of(3), dump_of(3)), "ok: the collectives of ranks 0,1,2 fit together, and none is under way"),
     ],
     ids=["absent", "mismatch", "ok"],
@@ -264,14 +264,14 @@ def dump_while_one_waits(rank, world_size, device):
 def test_dumps_that_torch_writes_are_judged(tmp_path):
     text, _ = dumped(tmp_path, *launch(dump_while_one_waits, 2))
     headline, rank_0, *_ = text.splitlines()
-    assert headline == "slow: rank 1 has not joined all_reduce #1 of group WORLD"
+    assert headline == "slow: rank 1 has not joined all_reduce #2 of group WORLD"
     assert rank_0.startswith("  rank  0  in all_reduce(float32[4])")
 
 
 @pytest.mark.parametrize(
     ("joined", "says"),
     [
-        (4, "hang: ranks 0,1 wait in all_reduce #3 of group WORLD, and nothing moves\n  ranks 0,1  in all_reduce(float32[4])  train.py:9 in step\n  rank  2    no dump of it"),
+        (4, "hang: ranks 0,1 wait in all_reduce #4 of group WORLD, and nothing moves\n  ranks 0,1  in all_reduce(float32[4])  train.py:9 in step\n  rank  2    no dump of it"),
         (3, "partial: the collectives of ranks 0,1 fit together, and none is under way; there is no dump of rank 2"),
     ],
     ids=["waiting", "ended"],

@@ -259,7 +259,7 @@ class Run:
         if began.what.name not in POINT_TO_POINT:
             seq = self.indices[rank][began]
         of = self.numbers[rank][step.of] if step.of else None
-        number = self.writers[rank].enter(seq, of, what, {})
+        number = self.writers[rank].enter(seq, None, of, what, {})
         self.numbers[rank][step] = self.inside[rank] = number
 
     def _is_done(self, rank: int, step: Step) -> bool:

@@ -1,14 +1,13 @@
 """What a rank did wrong itself: a call that does not fit, an exception, a death, leaving. Pure."""
 
 import re
-import signal
 from collections.abc import Collection
-from dataclasses import replace
 
-from collectives.diagnosis.rules.compare import Difference, compare
+from collectives.diagnosis.rules import aborted
+from collectives.diagnosis.rules.compare import Difference
 from collectives.diagnosis.rules.matching import Sequence, kind_of, waits_for
 from collectives.diagnosis.rules.rank_state import NOT_ENDED, State, is_lost, timed_out
-from collectives.diagnosis.rules.report import against, locations, numbered
+from collectives.diagnosis.rules.report import against, locations, number_of, numbered
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
 from collectives.recording.call import WORLD, Call
 from collectives.semantics.calls import POINT_TO_POINT, RECEIVES, SENDS
@@ -21,51 +20,12 @@ def differing(snapshot: Snapshot) -> Verdict | None:
     if own.difference is not None:
         call = next(iter(own.difference.calls.values()))
         return mismatch(snapshot, own.difference, own.of(call))
-    if (difference := _aborted(snapshot)) is not None:
+    if (difference := aborted.difference(snapshot)) is not None:
         return mismatch(snapshot, difference)
     if c10d.difference is not None:
         call = next(iter(c10d.difference.calls.values()))
         return mismatch(snapshot, c10d.difference, c10d.of(call))
     return None
-
-
-def _aborted(snapshot: Snapshot) -> Difference | None:
-    """The difference between the calls of ranks that gloo ended by SIGABRT.
-
-    gloo does this if a message is longer than the tensor for it. The calls may be from C++.
-    """
-    ended = [rank for rank, state in snapshot.states.items() if state.signal == signal.SIGABRT]
-    if not ended:
-        return None
-    inside = snapshot.inside | {rank: call for rank in ended if (call := snapshot.place(rank)).name}
-    inside |= _calls_at_the_same_line(snapshot, inside)
-    for rank in inside.keys() & set(ended):
-        calls = {
-            other: call
-            for other, call in inside.items()
-            if call.group == inside[rank].group and call.seq is not None
-        }
-        of_groups = {member for call in calls.values() for member in call.members}
-        members = tuple(sorted(calls.keys() | of_groups))
-        calls = {other: replace(call, members=members) for other, call in calls.items()}
-        if len(calls) > 1 and (found := compare(calls)):
-            return found
-    return None
-
-
-def _calls_at_the_same_line(snapshot: Snapshot, inside: dict[int, Call]) -> dict[int, Call]:
-    """For each rank that is in no known call: the call that another rank makes at its line.
-
-    The record of what C++ called ended with the process.
-    """
-    found = {}
-    for rank in snapshot.states.keys() - inside.keys():
-        here = snapshot.place(rank)
-        for call in inside.values():
-            if (call.file, call.line) == (here.file, here.line):
-                found[here.rank] = replace(call, rank=here.rank)
-                break
-    return found
 
 
 def mismatch(
@@ -78,13 +38,16 @@ def mismatch(
     if is_message:
         what = f"{field} of the two ends of a message"
     elif field == "call":
-        what = f"different calls as #{call.seq} of group {call.group}"
+        what = f"different calls as {number_of(call)} of group {call.group}"
     else:
         what = f"{field} of {numbered(call)}"
     places = {rank: calls[rank] for rank in difference.guilty}
     notes = []
     if sequence is not None and not is_message and field != "order":
         notes = out_of_step(sequence, places, before=call.seq or 0)
+    lines = {(one.file, one.line) for one in calls.values()}
+    if field in ("shape", "dtype") and not (is_message or notes) and len(lines) > 1:
+        notes = [f"from different lines, so these may be different calls: {locations(calls)}"]
     what = f"{what}: {against(difference.guilty, calls)}"
     return snapshot.verdict("mismatch", what, places.values(), call, calls, notes, field=field)
 
@@ -101,7 +64,8 @@ def out_of_step(sequence: Sequence, places: dict[int, Call], before: int) -> lis
     if since >= before:
         return []
     places |= {rank: step.calls[rank] for rank in step.guilty}
-    return [f"out of step since #{since}: {locations(step.calls)}"]
+    first = min(step.calls.values(), key=lambda call: call.shown_seq or 0)
+    return [f"out of step since {number_of(first)}: {locations(step.calls)}"]
 
 
 def crossed_tags(snapshot: Snapshot) -> Verdict | None:

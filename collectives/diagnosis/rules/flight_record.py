@@ -45,7 +45,7 @@ def _label(name: str, description: str, world: int) -> str:
 
 def _calls(rank: int, entries: list, members: dict, world: int) -> Iterator[Call]:
     for number, entry in enumerate(entries):
-        (name, description), seq, profiling_name, sizes, dtypes, retired, where = entry
+        (name, description), seq, profiling_name, sizes, dtypes, retired, where, does = entry
         group = _label(name, description, world)
         shapes = zip(sizes, dtypes, strict=False)
         file, line, function = where
@@ -56,9 +56,11 @@ def _calls(rank: int, entries: list, members: dict, world: int) -> Iterator[Call
             group=group,
             members=members.get(group, ()),
             seq=seq - 1,
+            torch_seq=seq,
             tensors=tuple(TensorKind(dtype, tuple(size)) for size, dtype in shapes),
             left=1 if retired else None,
             file=file,
             line=line,
             function=function,
+            torch_does=does,
         )

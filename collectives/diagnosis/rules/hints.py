@@ -93,4 +93,27 @@ def _gaps(risk: RiskyCall) -> Hint | None:
     return Hint(call, f"gave {format_call(call)} a tensor with gaps", cure)
 
 
-_KINDS = {"changed": _changed, "unawaited": _unawaited, "gaps": _gaps}
+def _shares(risk: RiskyCall) -> Hint:
+    cure = (
+        "what arrives last overwrites the rest; "
+        "make one tensor for each rank, as in [torch.empty_like(x) for _ in range(n)]"
+    )
+    return Hint(
+        risk.call, f"gave {format_call(risk.call)} a list whose tensors share storage", cure
+    )
+
+
+def _forked(risk: RiskyCall) -> Hint:
+    call = risk.call
+    child = f"in a forked child of rank {call.rank}, where a group does not work"
+    cure = "make the call in the rank itself, or a group of its own in the child"
+    return Hint(call, f"called {format_call(call)} {child}", cure)
+
+
+_KINDS = {
+    "changed": _changed,
+    "unawaited": _unawaited,
+    "gaps": _gaps,
+    "shares": _shares,
+    "forked": _forked,
+}

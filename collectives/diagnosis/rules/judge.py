@@ -5,6 +5,7 @@ causes others: ranks that wait, time out or are ended. So the order goes from ca
 Where ranks wait for others, `suspects` says which of them are to blame.
 
  1. `differing`: calls that belong together and do not fit. This is a fault whatever else happened.
+    `unknown_calls`: gloo ended a rank for such a difference, and C++ made one of the calls.
  2. `failed`: a rank raised or died by itself. The others then wait for it, or lose it.
  3. `stopped`, `same_rank`, `silent`: ranks that cannot take part, whatever they called.
  4. `crossed_tags`, `circular`: ranks that wait for each other. The rules that follow take those
@@ -19,6 +20,8 @@ Where ranks wait for others, `suspects` says which of them are to blame.
 
 from collections import Counter
 
+from collectives.diagnosis.rules.aborted import unknown_calls
+from collectives.diagnosis.rules.asides import with_asides
 from collectives.diagnosis.rules.faults import crossed_tags, differing, failed, left_early, lost
 from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.missing import (
@@ -53,7 +56,7 @@ def judge(
     snapshot = Snapshot(matching, c10d or Matching(), states, stalled)
     for rule in _RULES:
         if (verdict := rule(snapshot)) is not None:
-            return verdict
+            return with_asides(snapshot, verdict)
     what = f"{ranks(numbers)}: all {matching.matched} collectives and messages fitted"
     return snapshot.verdict("ok", what)
 
@@ -99,6 +102,7 @@ def silent(snapshot: Snapshot) -> Verdict | None:
 
 _RULES = (
     differing,
+    unknown_calls,
     failed,
     stopped,
     same_rank,

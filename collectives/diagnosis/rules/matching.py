@@ -21,6 +21,9 @@ _STEPS = 1000
 # forgotten then.
 WINDOW = 4096
 
+# So many of the latest sends of each rank for which it has not waited are remembered.
+_AWAITED = 100
+
 # A call's name, group, file and line.
 Step = tuple[str, str, str, int]
 
@@ -177,6 +180,7 @@ class Matching:
     call that destroyed the group of all ranks, if it has begun no other. `given_up`: its call of
     the first collective that all joined and that failed for some. `since`: if calls of it were
     missed, the number from which on all are known. `paths`: the steps of its latest calls.
+    `unawaited`: its sends, by number, for whose Work it has not waited.
     """
 
     def __init__(self, calls: Iterable[Call] = ()):
@@ -188,6 +192,7 @@ class Matching:
         self.last: dict[int, Call] = {}
         self.destroyed: dict[int, Call] = {}
         self.given_up: dict[int, Call] = {}
+        self.unawaited: dict[int, OrderedDict[int, Call]] = defaultdict(OrderedDict)
         self.difference: Difference | None = None
         self.failed: set[int] = set()  # the ranks whose calls of that difference raised
         self.matched = 0  # how many collectives and messages fitted
@@ -209,6 +214,7 @@ class Matching:
                 self.destroyed.pop(call.rank, None)
             elif call.group == WORLD:
                 self.destroyed[call.rank] = call
+            self._note_await(call)
             if call.name != "wait":
                 self.paths[call.rank].append((call.name, call.group, call.file, call.line))
             self._forgive(call)
@@ -217,6 +223,15 @@ class Matching:
             self.last[call.rank] = call  # which bears its error by now
         if call.left is not None:
             self._leave(call)
+
+    def _note_await(self, call: Call) -> None:
+        sends = self.unawaited[call.rank]
+        if call.name == "wait":
+            sends.pop(call.of or 0, None)
+        elif call.name in SENDS and call.is_async:
+            sends[call.number] = call
+            if len(sends) > _AWAITED:
+                sends.popitem(last=False)
 
     def _enter(self, call: Call) -> None:
         if was_refused(call.error or ""):  # torch never began it

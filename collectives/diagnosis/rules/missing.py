@@ -54,7 +54,7 @@ def _joined_as_others(world: JoiningWorld, alike: list[JoiningWorld]) -> Verdict
     lines = {rank: (f"in {format_call(call)}", location(call)) for rank, call in wrong.items()}
     lines = world.lines | lines
     what = join_as(wrong, {calls[rank].rank for rank in wrong})
-    return Verdict("hang", what, tuple(wrong.values()), group=WORLD, seq=0, lines=lines)
+    return Verdict("hang", what, tuple(wrong.values()), group=WORLD, seq=1, lines=lines)
 
 
 def _joined_elsewhere(worlds: list[JoiningWorld]) -> Verdict | None:
@@ -83,7 +83,7 @@ def _disagree(
     what = f"{field} of init_process_group: {against(guilty, calls)}"
     blamed = tuple(calls[rank] for rank in guilty)
     return Verdict(
-        "mismatch", what, blamed, group=WORLD, seq=0, field=field, lines=lines, notes=(note,)
+        "mismatch", what, blamed, group=WORLD, seq=1, field=field, lines=lines, notes=(note,)
     )
 
 

@@ -39,7 +39,8 @@ class State:
     it returned without noting that, so `at` is when it was found gone. `in_torch`: its main thread
     is in torch, below `where`. `is_old`: `where` is from its last answer, and it may have gone on
     since. `machine`: the host name, if the world is on several. `process`: of a rank that has not
-    come, which process it may be.
+    come, which process it may be. `torch_does`: see stack.torch_does. `caught`: the last exception
+    that it was seen to handle since its last call.
     """
 
     status: str = "running"
@@ -54,6 +55,8 @@ class State:
     is_old: bool = False
     machine: str = ""
     process: str = ""
+    torch_does: str = ""
+    caught: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ class Facts:
     is_stopped: bool = False
     crash_signal: int = 0
     crash_place: Frame = NOWHERE
+    crash_does: str = ""  # what torch did there
 
     @property
     def has_ended_unseen_or_by_sigterm(self) -> bool:
@@ -120,7 +124,9 @@ def state(facts: Facts) -> State:
     """How one rank is, from its own facts alone."""
     noted = facts.exception
     if noted and not (noted["is_guess"] and facts.exit_status == 0):
-        return State("raised", noted["text"], _place(noted["where"]), noted["at"], noted["type"])
+        where, does = _place(noted["where"]), noted.get("torch_does", "")
+        told = noted["text"], where, noted["at"], noted["type"]
+        return State("raised", *told, torch_does=does)
     if facts.gone_at is not None:
         return _state_at_its_end(facts, facts.gone_at)
     if facts.is_stopped:  # it may have left the place of its last answer
@@ -128,7 +134,9 @@ def state(facts: Facts) -> State:
     if facts.noted_end:
         return State("returned", where=_place(facts.answer.get("exit")), at=facts.noted_end)
     seen = facts.seen_at
-    return State(where=seen, in_torch=bool(facts.answer.get("in_torch") and seen[0]))
+    does = facts.answer.get("torch_does", "") if seen[0] else ""
+    in_torch = bool(facts.answer.get("in_torch") and seen[0])
+    return State(where=seen, in_torch=in_torch, torch_does=does)
 
 
 def _state_at_its_end(facts: Facts, at: int) -> State:
@@ -140,7 +148,8 @@ def _state_at_its_end(facts: Facts, at: int) -> State:
         text = f"was killed by {_signal_name(number)}"
         is_old = facts.crash_place == NOWHERE
         where = facts.seen_at if is_old else facts.crash_place
-        return State("died", text, where, at, signal=number, is_old=is_old)
+        does = {"torch_does": facts.crash_does}
+        return State("died", text, where, at, signal=number, is_old=is_old, **does)
     if facts.noted_end and not status:
         return State("returned", where=exit_place, at=facts.noted_end)
     if status == 0:
@@ -161,7 +170,10 @@ def states(
     `destroyed`: the calls by which ranks destroyed their groups. `are_all_known`: `ranks` are all
     ranks of the world.
     """
-    found = {rank: state(facts) for rank, facts in ranks.items()}
+    found = {
+        rank: dataclasses.replace(state(facts), caught=facts.answer.get("caught", ""))
+        for rank, facts in ranks.items()
+    }
     failed_at = {rank: found[rank].at for rank in ranks if _failed(found[rank], ranks[rank])}
     # They died by themselves, or their launcher ended them.
     unclear = {

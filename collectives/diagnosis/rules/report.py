@@ -1,11 +1,12 @@
 """A verdict as text: a headline, then a line for each rank with its call and its place."""
 
 import itertools
+import linecache
 import os
 from collections.abc import Collection, Iterable
 
 from collectives.recording.call import MADE_BY, Call, TensorKind
-from collectives.semantics.calls import BY_NAME
+from collectives.semantics.calls import BY_NAME, GROUPS, Layout
 from collectives.words import ranks
 
 # At most as many lines for ranks; ranks that do the same in the same place share a line.
@@ -22,7 +23,8 @@ def format_arguments(call: Call) -> str:
     """As in SUM, float32[4]."""
     name = call.awaited or call.name
     words = [call.op] if call.op else []
-    words += _counted(call.tensors)
+    for tensors in _by_buffer(call):
+        words += _counted(tensors)
     if call.peer is not None:
         words.append(f"{BY_NAME[name].peer or 'rank'}={call.peer}")  # init_process_group has a rank
     words += [f"tag={call.tag}"] if call.tag is not None else []
@@ -38,8 +40,19 @@ def format_arguments(call: Call) -> str:
 
 
 def numbered(call: Call) -> str:
-    """As in all_reduce #7 of group WORLD, or new_group #0 of ranks 1,2."""
-    return f"{call.awaited or call.name} #{call.seq} of {_group(call)}"
+    """As in all_reduce #7 of group WORLD, or new_group #1 of ranks 1,2."""
+    name, number = call.awaited or call.name, number_of(call)
+    return f"{name}{' ' if number[0] == '#' else ', '}{number} of {_group(call)}"
+
+
+def number_of(call: Call) -> str:
+    """As in #7, the number that torch gives it.
+
+    Python call #7, if torch counts none in its group: then it is the seventh that Python made.
+    Calls that make groups are counted by name.
+    """
+    is_counted = call.torch_seq is not None or (call.awaited or call.name) in GROUPS
+    return f"{'' if is_counted else 'Python call '}#{call.shown_seq}"
 
 
 def _group(call: Call) -> str:
@@ -61,6 +74,16 @@ def locations(calls: dict[int, Call]) -> str:
     for rank, call in calls.items():
         there.setdefault(location(call), []).append(rank)
     return "; ".join(f"{ranks(numbers)} at {where}" for where, numbers in there.items())
+
+
+def what_torch_does(calls: Iterable[Call]) -> list[str]:
+    """As in model(x) at train.py:19 in step: DDP's forward broadcasts its buffers."""
+    found = {}
+    for call in calls:
+        if call.torch_does:
+            text = linecache.getline(call.file, call.line).strip()
+            found[f"{text} at {location(call)}: {call.torch_does}".removeprefix(" at ")] = None
+    return list(found)
 
 
 def against(guilty: Iterable[int], all_of_them: Iterable[int]) -> str:
@@ -95,6 +118,17 @@ def write(headline: str, lines: dict[int, tuple[str, str]], notes: Iterable[str]
     if len(rows) > _LINES:
         text.append(f"  ... and {len(rows) - _LINES} more kinds of ranks")
     return "\n".join(text + [f"  {note}" for note in notes])
+
+
+def _by_buffer(call: Call) -> list[tuple[TensorKind, ...]]:
+    """The tensors of a call, those of a list apart from a single one."""
+    spec = BY_NAME.get(call.awaited or call.name)
+    layouts = [buffer.layout for buffer in spec.buffers] if spec and not spec.objects else []
+    if len(layouts) != 2 or Layout.LIST not in layouts:
+        return [call.tensors]
+    counts = {Layout.ONE: 1, Layout.LIST: len(call.tensors) // 2}
+    at = counts[layouts[0]] if layouts[0] == layouts[1] or layouts[0] is Layout.ONE else -1
+    return [call.tensors[:at], call.tensors[at:]]
 
 
 def _counted(tensors: tuple[TensorKind, ...]) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from collectives.diagnosis.rules.matching import Matching, kind_of, waits_for
 from collectives.diagnosis.rules.rank_state import State, is_lost
-from collectives.diagnosis.rules.report import format_call, location, write
+from collectives.diagnosis.rules.report import format_call, location, what_torch_does, write
 from collectives.recording.call import Call
 from collectives.semantics.calls import GROUPS, POINT_TO_POINT
 from collectives.words import ranks
@@ -32,9 +32,9 @@ class Verdict:
     `kind`: ok, hang, mismatch, raised, died, slow, not-distributed, partial. `what`: what is wrong,
     in words; `notes`: what else is to be said of it. `guilty`: the calls to blame; for a rank that
     is in no call, its place, with an empty name. `lines`: by rank, what it does and where.
-    `machines`: by rank, its host name, as far as it is known. `gives_up`: the first rank that waits
-    gives up after so many seconds; the program may handle that. `earlier`: the verdicts on earlier
-    attempts of an elastic job.
+    `machines`: by rank, its host name, as far as it is known. `seq`: the number of a call as
+    reports show it. `gives_up`: the first rank that waits gives up after so many seconds; the
+    program may handle that. `earlier`: the verdicts on earlier attempts of an elastic job.
     """
 
     kind: str
@@ -117,7 +117,9 @@ class Snapshot:
         """The call in which a rank lost others: it raised, or stands where the rank raised."""
         for matching in (self.matching, self.c10d):
             call = matching.last.get(rank)
-            if call is not None and (call.error or call.line == self.states[rank].where[1]):
+            if call is None:
+                continue
+            if call.error or call.is_functional or call.line == self.states[rank].where[1]:
                 return call
         return None
 
@@ -178,10 +180,16 @@ class Snapshot:
             last = self.c10d.last.get(rank, last)
         if not file and last is not None:
             return last
-        return Call("", rank=rank, file=file, line=line, function=function)
+        does = self.states[rank].torch_does
+        return Call("", rank=rank, file=file, line=line, function=function, torch_does=does)
 
     def _died_in(self, rank: int) -> Call | None:
-        return self._open_call(rank) if self.states[rank].status == "died" else None
+        if self.states[rank].status != "died":
+            return None
+        last = self.matching.last.get(rank)
+        # Of what torch waits for, nobody else sees the end.
+        is_waited_for = last is not None and last.is_functional
+        return self._open_call(rank) or (last if is_waited_for else None)
 
     def line(self, rank: int, call: Call | None = None) -> tuple[str, str]:
         """What a rank does, and where, for the report. `call`: the one to tell of it."""
@@ -232,7 +240,7 @@ class Snapshot:
     ) -> Verdict:
         """`about`: a call of the group. `calls`: by rank, those to tell of. `fields`: Verdict's."""
         if about is not None:
-            fields |= {"group": about.group, "seq": about.seq}
+            fields |= {"group": about.group, "seq": about.shown_seq}
         guilty = tuple(guilty)
         # If one of these gives up, it may set the others free.
         waiting = [call for call in (*guilty, *self.inside.values()) if call.left is None]
@@ -241,5 +249,6 @@ class Snapshot:
         machines = {rank: one.machine for rank, one in self.states.items() if one.machine}
         fields |= {"gives_up": min(limits, default=None), "lines": lines, "machines": machines}
         if kind != "ok":
-            fields["notes"] = (*notes, *self.not_judged())
+            shown = {rank: (calls or {}).get(rank) or self.place(rank) for rank in self.states}
+            fields["notes"] = (*notes, *what_torch_does(shown.values()), *self.not_judged())
         return Verdict(kind, what, guilty, **fields)

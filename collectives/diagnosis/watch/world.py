@@ -59,7 +59,7 @@ class RankProcess:
     def facts(self) -> Facts:
         head = self.head()
         gone_at, exit_status = self.gone or (None, None)
-        crash_signal, crash_place = (0, stack.NOWHERE) if gone_at is None else self._crash()
+        crash = (0, stack.NOWHERE, "") if gone_at is None else self._crash()
         return Facts(
             gone_at=gone_at,
             exit_status=exit_status,
@@ -69,24 +69,26 @@ class RankProcess:
             calls=head["count"],
             is_inside_call=bool(self.log.open),
             is_stopped=gone_at is None and _stat(head["pid"])[:1] in (["T"], ["t"]),
-            crash_signal=crash_signal,
-            crash_place=crash_place,
+            crash_signal=crash[0],
+            crash_place=crash[1],
+            crash_does=crash[2],
         )
 
     def state(self) -> State:
         """How it is, as far as that is known without the other ranks."""
         return rank_state.state(self.facts())
 
-    def _crash(self) -> tuple[int, stack.Frame]:
-        """The signal that ended it, and the frame to name, if faulthandler noted them."""
+    def _crash(self) -> tuple[int, stack.Frame, str]:
+        """The signal that ended it, the frame to name and what torch did, as far as known."""
         if self.folder is None:
-            return 0, stack.NOWHERE
+            return 0, stack.NOWHERE, ""
         file = self.folder / f"{self.head()['pid']}.stack"
         text = file.read_text(errors="replace") if file.exists() else ""
         cause = text.partition("\n")[0].removeprefix("Fatal Python error: ").replace("-", " ")
         signals = (one for one in signal.valid_signals() if signal.strsignal(one) == cause)
-        place = stack.named(stack.main_thread(text))
-        return next(signals, 0), place or stack.NOWHERE
+        frames = stack.main_thread(text)
+        place = stack.named(frames) or stack.NOWHERE
+        return next(signals, 0), place, stack.torch_does(frames)
 
 
 class WatchedWorld:
