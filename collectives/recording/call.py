@@ -102,6 +102,7 @@ class CallArgs:
     line: int = 0
     function: str = ""
     is_functional: bool = False  # a functional collective: torch waits for it later, unseen
+    way: str = ""  # of a functional collective, the program's lines that lead there: see stack
     torch_does: str = ""  # "DDP's forward broadcasts its buffers": why torch makes the call
     group_name: str = ""  # what the program calls the group: its group_desc, or a mesh's dimension
 

@@ -162,6 +162,7 @@ class Reader:
             gaps=gaps,
             shares=_share_storage(spec, given),
             is_functional=parameters.is_functional,
+            way=given.get("way", ""),
             group_name=group_name,
             **_place(caller),
         )

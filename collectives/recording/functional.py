@@ -7,6 +7,7 @@ not noted.
 """
 
 import functools
+import inspect
 import types
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from ..semantics.torch_names import FUNCTIONAL
 from .call_arguments import TensorFacts
 
 MODULE = "torch.distributed._functional_collectives"
@@ -59,7 +61,7 @@ def _reduce_scatter_coalesced(size: int, xs, op, dims, group=None, tag="") -> di
 
 
 # By function, the call that it amounts to, and that call's arguments from those of the function.
-# Older versions of torch say "tensor" where newer ones say "single"; both may have an "_autograd".
+# Some have a twin with "_autograd" at the end.
 _FUNCTIONS: dict[str, tuple[str, Callable[..., dict]]] = {
     "broadcast": ("broadcast", _broadcast),
     "all_reduce": ("all_reduce", _all_reduce),
@@ -70,22 +72,19 @@ _FUNCTIONS: dict[str, tuple[str, Callable[..., dict]]] = {
     "all_gather_single_coalesced": ("all_gather_coalesced", _all_gather_coalesced),
     "reduce_scatter_single_coalesced": ("reduce_scatter", _reduce_scatter_coalesced),
 }
-_OLDER = {
-    "all_gather_single": "all_gather_tensor",
-    "reduce_scatter_single": "reduce_scatter_tensor",
-    "all_gather_single_coalesced": "all_gather_into_tensor_coalesced",
-    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
-}
 
 
 def functions(module: types.ModuleType) -> dict[str, tuple[str, Callable[..., dict]]]:
     """Those that this torch has, by name."""
     found = {}
-    for name, known in _FUNCTIONS.items():
-        own = name if hasattr(module, name) else _OLDER.get(name, name)
-        for one in (own, f"{own}_autograd"):
-            if hasattr(module, one):
-                found[one] = known
+    for name in (name + end for name in _FUNCTIONS for end in ("", "_autograd")):
+        known = _FUNCTIONS[name.removesuffix("_autograd")]
+        now, before = (getattr(module, one, None) for one in (name, FUNCTIONAL.get(name, name)))
+        if now is not None:
+            found[name] = known
+        # Where a newer torch has both, the older one warns and calls the newer one.
+        if before is not None and inspect.unwrap(now or before) is inspect.unwrap(before):
+            found[FUNCTIONAL.get(name, name)] = known
     return found
 
 

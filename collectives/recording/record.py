@@ -25,7 +25,7 @@ from .call import SPAN, Call, CallArgs, was_refused
 from .call_arguments import Parameters, Reader, wait_for
 from .pending_work import COMPLETION_METHODS, PendingWork
 from .sink import Memory, Several, Sink
-from .stack import caller
+from .stack import caller, way_here
 
 
 class _NotedCall(NamedTuple):
@@ -175,6 +175,7 @@ class Recorder:
                 named = bound.arguments
                 group = functional.group_of(module, named["group"], named.get("tag", ""))
                 given = {"group": group, **arguments(group.size(), *bound.args)}
+                given["way"] = way_here()
                 noted = self._enter(parameters, given, caller())
             if noted is None:
                 return real(*args, **kwargs)

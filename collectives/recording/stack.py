@@ -58,6 +58,19 @@ def caller() -> Frame:
     return place
 
 
+def way_here() -> str:
+    """The program's own lines above that of `caller`, innermost first, as in f:7 in g, f:9."""
+    frame: FrameType | None = sys._getframe(1)
+    found = []
+    while frame is not None and len(found) < 4:
+        if _kind(frame.f_code.co_filename) == _OWN:
+            file, line, function = _place(frame)
+            inside = "" if function == "<module>" else f" in {function}"
+            found.append(f"{os.path.basename(file)}:{line}{inside}")
+        frame = frame.f_back
+    return ", ".join(found[1:])
+
+
 def _place(frame: FrameType) -> Frame:
     return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
 

@@ -48,6 +48,11 @@ def mismatch(
     lines = {(one.file, one.line) for one in calls.values()}
     if field in ("shape", "dtype") and not (is_message or notes) and len(lines) > 1:
         notes = [f"from different lines, so these may be different calls: {locations(calls)}"]
+    elif len({one.way for one in calls.values()}) > 1:
+        ways = "; ".join(
+            f"rank {rank} by {one.way}" for rank, one in sorted(calls.items()) if one.way
+        )
+        notes.append(f"different calls, by other ways to that line: {ways}")
     what = f"{what}: {against(difference.guilty, calls)}"
     return snapshot.verdict("mismatch", what, places.values(), call, calls, notes, field=field)
 
