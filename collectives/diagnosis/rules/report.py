@@ -78,7 +78,7 @@ def locations(calls: dict[int, Call]) -> str:
 
 def what_torch_does(calls: Iterable[Call]) -> list[str]:
     """As in model(x) at train.py:19 in step: DDP's forward broadcasts its buffers."""
-    found = {}
+    found: dict[str, None] = {}
     for call in calls:
         if call.torch_does:
             text = linecache.getline(call.file, call.line).strip()
