@@ -109,7 +109,7 @@ class Reader:
         call_args, counter, messages = known
         if counter is None:
             return None, None, call_args
-        numbers = None, None
+        numbers: tuple[int | None, int | None] = None, None
         if not messages or call_args.name not in POINT_TO_POINT:
             numbers = counter.next()
         if messages:

@@ -110,7 +110,8 @@ def group_of(module: Any, group: Any, tag: str = "") -> Any:
     if not isinstance(group, dist.ProcessGroup | str):
         resolve = getattr(module, "_resolve_group", None) or module._resolve_group_name
         group = resolve(group, tag)
-    return c10d._resolve_process_group(group) if isinstance(group, str) else group
+    is_name = isinstance(group, str)
+    return c10d._resolve_process_group(group) if is_name else group
 
 
 def _resized(x: torch.Tensor, dim: int, length: int) -> TensorFacts:

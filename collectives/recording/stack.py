@@ -61,7 +61,7 @@ def caller() -> Frame:
 def way_here() -> str:
     """The program's own lines above that of `caller`, innermost first, as in f:7 in g, f:9."""
     frame: FrameType | None = sys._getframe(1)
-    found = []
+    found: list[str] = []
     while frame is not None and len(found) < 4:
         if _kind(frame.f_code.co_filename) == _OWN:
             file, line, function = _place(frame)

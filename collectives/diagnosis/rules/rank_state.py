@@ -148,8 +148,8 @@ def _state_at_its_end(facts: Facts, at: int) -> State:
         text = f"was killed by {_signal_name(number)}"
         is_old = facts.crash_place == NOWHERE
         where = facts.seen_at if is_old else facts.crash_place
-        does = {"torch_does": facts.crash_does}
-        return State("died", text, where, at, signal=number, is_old=is_old, **does)
+        died = State("died", text, where, at, signal=number, is_old=is_old)
+        return dataclasses.replace(died, torch_does=facts.crash_does)
     if facts.noted_end and not status:
         return State("returned", where=exit_place, at=facts.noted_end)
     if status == 0:
