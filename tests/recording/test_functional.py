@@ -22,10 +22,10 @@ def _calls(rank, world_size, device):
     from torch.distributed import _functional_collectives as fc
 
     world, memory = dist.group.WORLD, Notes()
-    single = hasattr(fc, "all_gather_single")
-    gather = fc.all_gather_single if single else fc.all_gather_tensor
-    scatter = fc.reduce_scatter_single if single else fc.reduce_scatter_tensor
     with attached(memory):
+        single = hasattr(fc, "all_gather_single")
+        gather = fc.all_gather_single if single else fc.all_gather_tensor
+        scatter = fc.reduce_scatter_single if single else fc.reduce_scatter_tensor
         fc.all_reduce(torch.ones(2, 3), "sum", world).sum()
         gather(torch.ones(2, 3), gather_dim=1, group=world).sum()
         scatter(torch.ones(2, 4), "sum", 0, world).sum()
