@@ -15,12 +15,13 @@ from collectives.semantics import torch_names
 PROGRAM = """
 from collectives import launch
 import torch
+import torch.distributed as dist
 from torch.distributed import all_gather_single, reduce_scatter_single
 from torch.distributed import _functional_collectives as functional
 
 def step(rank, world_size, device):
-    functional.reduce_scatter_single(torch.ones(2), "sum", 0, torch.distributed.group.WORLD)
-    all_gather_single(whole := torch.empty(2), torch.full((1,), float(rank)))
+    functional.reduce_scatter_single(torch.ones(2), "sum", 0, dist.group.WORLD)
+    dist.all_gather_single(whole := torch.empty(2), torch.full((1,), float(rank)))
     return whole.tolist()
 
 launched = launch(step, 2, record="calls")
