@@ -54,6 +54,7 @@ def run(
         except OSError as error:
             raise ValueError(f"{command[0]} cannot be run: {error.strerror}.") from None
         job = Job(folder)
+        job.table.command = process.pid
         monitor = JobMonitor(job, hang_after, report, command)
         try:
             verdict = _watch(process, monitor, timeout)

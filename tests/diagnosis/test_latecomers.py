@@ -92,6 +92,10 @@ HELPER = {
         ),
         20,
     ),
+    "an orphan whose parent ended before it could be noted": (
+        torchrun(Process(30, 0, ("python", "log.py"), numbered(1))),
+        20,
+    ),
     "an orphan that is no Python": (
         torchrun(Process(30, 0, ("tensorboard",), numbered(1), noted=False)),
         20,

@@ -23,7 +23,7 @@ class Process:
     `environ`: its variables at its start; of one that has ended only the launchers'. `runs`: of a
     process of multiprocessing, what it runs. `is_helper`: that is a library's own. `began`: when it
     noted that, in nanoseconds. `noted`: it is a Python process that has said who it is. `waits`: it
-    waits for other processes, as a server does.
+    waits for other processes, as a server does. `is_command`: it is the command itself.
     """
 
     pid: int
@@ -36,6 +36,7 @@ class Process:
     runs_still: bool = True
     noted: bool = True
     waits: bool = False
+    is_command: bool = False
 
     @property
     def attempt(self) -> int:
@@ -132,8 +133,8 @@ class _Family:
         subtle: below a process that is rank 0 of Slurm, all have SLURM_PROCID=0.
         """
         parent = self.processes.get(process.parent)
-        is_command = process.parent == 0 and process.noted
-        if process.runs is not None or (parent is None and not is_command):
+        # subtle: an orphan whose parent ended at once never knew it.
+        if process.runs is not None or (parent is None and not process.is_command):
             return set()  # nobody knows what it inherited
         if parent is not None and parent.runs is not None:
             return set()

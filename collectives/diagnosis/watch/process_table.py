@@ -13,10 +13,14 @@ from collectives.diagnosis.timing import LOOK_AT_PROCESSES
 
 
 class ProcessTable:
-    """The processes below this one, and those that were. `folder`: where they note themselves."""
+    """The processes below this one, and those that were. `folder`: where they note themselves.
+
+    `command`: the process that is the program's command.
+    """
 
     def __init__(self, folder: Path | None):
         self.folder = folder
+        self.command: int | None = None
         self.table: dict[int, Process] = {}
         self.read_at = 0.0
         self.notes: dict[Path, tuple[int, dict]] = {}
@@ -75,5 +79,6 @@ class ProcessTable:
                     bool(noted and noted.is_helper),
                     noted.began if noted else 0,
                     noted=noted is not None,
+                    is_command=one.pid == self.command,
                 )
         return found
