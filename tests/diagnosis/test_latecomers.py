@@ -158,3 +158,10 @@ def test_a_rank_that_ended_before_it_joined_is_known():
         one.pid: one for one in torchrun(Process(25, 10, SCRIPT, numbered(1), runs_still=False))
     }
     assert ended(1, table, Joined(2, {0: 20}, {})).pid == 25
+
+
+def test_where_two_ranks_run_one_function_a_third_runs_it_too():
+    table = {one.pid: one for one in spawned(Process(21, 10, SPAWNED, runs="f"))}
+    joined = Joined(3, {0: 20, 1: 21}, {})
+    assert not latecomers([2], table | {30: Process(30, 10, SPAWNED, runs="log")}, joined, {20, 21})
+    assert latecomers([2], table | {30: Process(30, 10, SPAWNED, runs="f")}, joined, {20, 21})

@@ -169,6 +169,9 @@ class _Family:
         if process.runs is not None or self._will_run(process):
             if process.runs is not None and process.runs in {one.runs for one in self.ranks}:
                 return True
+            # Ranks that run one function are all alike, but for rank 0, which may be their master.
+            if rank and len(self.ranks) > 1 and len({one.runs for one in self.ranks}) == 1:
+                return False
             is_early = process.began < self.joined_at.get(starter, 0)
             return not (process.is_helper or process.waits) and (is_sibling or is_early)
         if process.program not in {one.program for one in self.ranks}:
