@@ -1,8 +1,11 @@
 """Which live processes a missing rank may still be, for families of processes made by hand."""
 
+import json
+
 import pytest
 
 from collectives.diagnosis.rules.latecomers import Joined, Process, ended, latecomers
+from collectives.diagnosis.watch.process_table import ProcessTable
 
 SCRIPT = ("python", "train.py")
 SPAWNED = ("python", "-c", "from multiprocessing.spawn import spawn_main", "--multiprocessing-fork")
@@ -165,3 +168,11 @@ def test_where_two_ranks_run_one_function_a_third_runs_it_too():
     joined = Joined(3, {0: 20, 1: 21}, {})
     assert not latecomers([2], table | {30: Process(30, 10, SPAWNED, runs="log")}, joined, {20, 21})
     assert latecomers([2], table | {30: Process(30, 10, SPAWNED, runs="f")}, joined, {20, 21})
+
+
+def test_a_child_that_only_inherits_the_number_of_a_rank_is_known(tmp_path):
+    for pid, parent, environ in ((10, 0, {}), (20, 10, numbered(0)), (30, 20, numbered(0))):
+        noted = {"parent": parent, "environ": environ}
+        (tmp_path / f"{pid}.start").write_text(json.dumps(noted))
+    table = ProcessTable(tmp_path)
+    assert [table.inherits_rank(pid) for pid in (10, 20, 30)] == [False, False, True]

@@ -58,11 +58,15 @@ class Job:
         began = {process: (process.log.head() or {"began": 0})["began"] for process in waiting}
         for process in sorted(waiting, key=began.__getitem__):
             head = process.log.head()
-            if head is not None and head["rank"] >= 0:
+            if head is not None and head["rank"] >= 0 and self._is_rank(head):
                 self._assign(process, head)
             elif head is None or head["rank"] != call_log.MOVED:
                 self.waiting.append(process)
         return sum(world.poll() for world in self.worlds.values()) > 0
+
+    def _is_rank(self, head: dict) -> bool:
+        """Not as long as it has only inherited the number of its parent, and has called nothing."""
+        return head["count"] > 0 or not self.table.inherits_rank(head["pid"])
 
     def _open_new_logs(self) -> None:
         if self.folder is None:
@@ -155,7 +159,8 @@ class Job:
         """Find out which live processes may be the ranks that have not come."""
         for world in self._current().values():
             if world.absent() and not world.has_begun and self.folder:
-                called = {rank.head()["pid"] for rank in self.ranks()}
+                called = {rank.log.pid() for rank in self.ranks() if rank.head()["count"]}
+                called |= {rank.log.pid() for rank in world.ranks.values()}
                 world.expect(self.table.processes(), called, self._not_joined())
 
     def has_new_records(self) -> bool:

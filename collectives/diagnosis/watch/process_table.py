@@ -10,6 +10,7 @@ import psutil
 
 from collectives.diagnosis.rules.latecomers import Process
 from collectives.diagnosis.timing import LOOK_AT_PROCESSES
+from collectives.recording import launchers
 
 
 class ProcessTable:
@@ -21,6 +22,7 @@ class ProcessTable:
     def __init__(self, folder: Path | None):
         self.folder = folder
         self.command: int | None = None
+        self.inherits: dict[int, bool] = {}
         self.table: dict[int, Process] = {}
         self.read_at = 0.0
         self.notes: dict[Path, tuple[int, dict]] = {}
@@ -35,6 +37,18 @@ class ProcessTable:
     def newest_attempt(self) -> int:
         """Of an elastic job, as far as a process has said so."""
         return max((process.attempt for process in self._ended().values()), default=0)
+
+    def inherits_rank(self, pid: int) -> bool:
+        """Whether this process has the number of its parent, as the helpers of a rank do."""
+        if pid not in self.inherits:
+            noted = self.noted()
+            own, name = noted.get(pid, {}), launchers.TORCHRUN[0]
+            parent = noted.get(own.get("parent", 0), {})
+            number = own.get("environ", {}).get(name)
+            self.inherits[pid] = (
+                number is not None and parent.get("environ", {}).get(name) == number
+            )
+        return self.inherits[pid]
 
     def noted(self) -> dict[int, dict]:
         """What processes said of themselves when they started; see recording/process_start.py."""
