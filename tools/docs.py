@@ -22,6 +22,7 @@ from tools import (
     ranks_broken,
     ranks_page,
     readme_picture,
+    real_clients,
     records_table,
     steps_page,
     training_picture,
@@ -91,6 +92,7 @@ SECTIONS = {
         GeneratedSection("messages", "docs/messages.md", messages_page.entries),
         GeneratedSection("exercises", "docs/exercises.md", exercises_table.page),
         GeneratedSection("training", "docs/exactness.md", training_table.table, slow=True),
+        GeneratedSection("clients", "docs/diagnosis.md", real_clients.table, slow=True),
         GeneratedSection("mistakes", "docs/mistakes.md", mistakes_table.markdown, slow=True),
     )
 }
