@@ -210,15 +210,20 @@ def _main_thread() -> list[tuple[str, int, str]]:
 
 
 def _handled() -> str:
-    """The exception that the main thread handles just now, and where it was raised."""
+    """The exception that the main thread handles just now, and the program's line that met it.
+
+    One that a library raises and handles itself is none: an import of torch handles dozens.
+    """
     found: Any = sys._current_exceptions().get(threading.main_thread().ident or 0)
     error = found[1] if isinstance(found, tuple) else found  # a tuple before Python 3.12
     if error is None or isinstance(error, SystemExit):
         return ""
-    frames = reversed(traceback.extract_tb(error.__traceback__))
-    file, line, _ = stack.named_or_innermost([(f.filename, f.lineno or 0, f.name) for f in frames])
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not stack.is_library(frame.filename)]
+    if not own:
+        return ""
     text = " ".join(f"{type(error).__name__}: {text_of(error)}".split())[:200]
-    return f"{text} ({os.path.basename(file)}:{line})"
+    return f"{text} ({os.path.basename(own[-1].filename)}:{own[-1].lineno})"
 
 
 def _environ(name: str) -> int:

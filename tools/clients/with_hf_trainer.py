@@ -13,7 +13,10 @@ from transformers import (
 )
 
 torch.manual_seed(0)
-small = BertConfig(50, 16, 1, 2, 16, max_position_embeddings=16)
+small = BertConfig(
+    vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+    intermediate_size=16, max_position_embeddings=16,
+)  # fmt: skip
 data = [{"input_ids": torch.arange(8) + i, "labels": i % 2} for i in range(32)]
 
 
