@@ -92,11 +92,11 @@ def command(name: str) -> list[str]:
 
 def run(command: list[str]) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
-    env |= {"ACCELERATE_USE_CPU": "true", "DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1"}
+    env |= {"ACCELERATE_USE_CPU": "true", "HF_HUB_OFFLINE": "1"}
+    # A program that stands still gets SIGTERM, upon which torchrun ends its ranks: status 124.
+    limited = ["timeout", "--kill-after", "30", str(2 * LIMIT), *command]
     with tempfile.TemporaryDirectory() as folder:
-        return subprocess.run(
-            command, env=env, cwd=folder, capture_output=True, text=True, timeout=2 * LIMIT
-        )
+        return subprocess.run(limited, env=env, cwd=folder, capture_output=True, text=True)
 
 
 def install(needs: list[str]) -> str:
