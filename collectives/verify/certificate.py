@@ -132,8 +132,8 @@ class Certificate:
             return ""
         lines = [
             f"In {right} of {len(found)} cases every other rank raised, or returned what it can "
-            "have, within 2 s; nothing hung, and a new group worked afterwards. Without an error, "
-            "because they depend on nothing that the peer gives:"
+            "have, within 2 s, and a new group worked afterwards; the others are listed above. "
+            "Without an error, because they depend on nothing that the peer gives:"
         ]
         lines += [f"- {who}: {'; '.join(cases)}" for who, cases in returned.items()]
         return "\n".join(lines)

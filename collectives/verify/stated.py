@@ -1,7 +1,4 @@
-"""What is told and not judged: equal bits, calls that do not match.
-
-A claim of the backend's author about calls that do not match is judged.
-"""
+"""What is told and not judged: equal bits, calls that do not match."""
 
 import functools
 from collections.abc import Callable, Iterator
