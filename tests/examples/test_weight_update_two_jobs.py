@@ -35,7 +35,7 @@ def folder(tmp_path):
 @contextlib.contextmanager
 def alone(name, folder, options):
     """A job of one rank, without torchrun, which would take longer to start."""
-    environ = {"RANK": "0", "WORLD_SIZE": "1"}
+    environ = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     with started(f"python {name}.py {options}", folder, **environ) as process:
         yield process

@@ -51,11 +51,16 @@ class Process:
 
     @property
     def program(self) -> tuple[str, ...]:
-        """What it runs: the script, or -m and the module, or -c and the text."""
+        """What it runs: the script, or -m and the module, or -c and the text.
+
+        Of a script only its name: who starts itself again may do so by an absolute path.
+        """
         words = list(self.command[1:])
         while words and words[0].startswith("-") and words[0] not in ("-m", "-c"):
             words = words[2:] if words[0] in ("-X", "-W") else words[1:]
-        return tuple(words[: 2 if words[:1] in (["-m"], ["-c"]) else 1])
+        if words[:1] in (["-m"], ["-c"]):
+            return tuple(words[:2])
+        return tuple(word.rpartition("/")[2] for word in words[:1])
 
     def __str__(self) -> str:
         text = " ".join(self.command)
@@ -90,8 +95,9 @@ def latecomers(
     if not family.is_numbered():
         for rank in found:
             found[rank] = found[rank] or [one for one in free if family.may_be(one, rank)]
-        if found.get(0) == [] and (starter := family.first_rank(above - set(called))):
-            found[0] = [starter]
+    # Who starts the other ranks, as Lightning does, numbers them and not itself.
+    if found.get(0) == [] and (starter := family.first_rank(above - set(called))):
+        found[0] = [starter]
     return {rank: ones for rank, ones in found.items() if ones}
 
 

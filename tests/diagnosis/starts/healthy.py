@@ -73,16 +73,6 @@ def starts_the_other():
     assert other.wait() == 0
 
 
-def starts_the_other_and_comes_late():
-    if os.environ.get("LOCAL_RANK"):
-        be(1)
-        return
-    other = subprocess.Popen([*HERE, *sys.argv[1:]], env=os.environ | {"LOCAL_RANK": "1"})
-    time.sleep(LATE)
-    be(0)
-    assert other.wait() == 0
-
-
 def by_argument():
     """Its number is one of its arguments."""
     if len(sys.argv) > 2:
