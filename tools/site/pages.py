@@ -169,8 +169,8 @@ class Source:
 
     def _front(self) -> None:
         readme = (ROOT / "README.md").read_text(encoding="utf-8")
-        readme = readme.replace("](#the-course)", "](#the-route)")
-        readme = readme.replace("[below](#", "[as shown here](README.md#")
+        readme = readme.replace("](#", "](README.md#")
+        readme = readme.replace("](README.md#the-course)", "](#the-route)")
         text = (HERE / "front.md").read_text(encoding="utf-8")
         text = text.replace("{you come with}", _section(readme, "You come with ..."))
         route = readme.partition("<!-- lessons")[2].partition("-->\n")[2]
