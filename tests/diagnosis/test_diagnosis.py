@@ -18,6 +18,7 @@ from collectives.diagnosis.rules.rank_state import State
 from collectives.diagnosis.rules.suspects import find_cycle
 from collectives.diagnosis.rules.unmatched import from_json, merge, unmatched
 from collectives.diagnosis.run import as_json
+from collectives.diagnosis.watch.hang_monitor import HangMonitor
 from collectives.recording import call_log, rank_log, stack
 from collectives.recording.call import MADE_BY, Call, CallArgs, TensorKind, group_label, was_refused
 from collectives.recording.call_log import SLOTS, LogReader, Writer
@@ -198,6 +199,29 @@ LOAD = ("train.py", 44, "load")
 COMPUTES = State(where=LOAD)
 GAVE_UP = State("raised", "RuntimeError: Timed out waiting 4000ms", ("train.py", 10, "step"), 5)
 LOST = State("raised", "RuntimeError: Connection closed by peer", ("train.py", 10, "step"), 5)
+
+
+def test_ranks_that_meet_late_have_as_long_as_they_came_apart():
+    """Where rank 0, which holds the store, comes after 40 s, the other sleeps for up to 40 s more."""
+
+    class Quiet:
+        def poll(self):
+            return False
+
+        def are_gone(self):
+            return False
+
+        def verdict(self, stalled):
+            program = Program(2)
+            program.call(1, "init_process_group", left=None, entered=0)
+            program.call(0, "init_process_group", left=None, entered=40 * 10**9)
+            return diagnose(program.calls, stalled=stalled)
+
+    monitor = HangMonitor(Quiet(), hang_after=6)
+    looks = [(at, monitor.judge(monitor.moved + at)) for at in range(0, 60, 2)]
+    (first, verdict), *_ = [(at, verdict) for at, verdict in looks if verdict is not None]
+    assert first > 6 + 40, verdict.says
+    check(verdict, "hang", 0, 1)
 
 
 def made(*ranks, error=LOST.text, members=None):

@@ -298,7 +298,9 @@ def _nothing_moves(snapshot: Snapshot) -> Verdict | None:
     kinds = {(call.group, call.seq, kind_of(call)) for call in last}
     where = f" in {numbered(last[0])}" if len(kinds) == 1 and last[0].seq is not None else ""
     what = f"{ranks(call.rank for call in last)} {waits}{where}, and nothing moves"
-    return snapshot.verdict("hang", what, () if snapshot.not_judged() else last)
+    came = [call.entered for call in last if call.name == "init_process_group"]
+    apart = (max(came) - min(came)) / 1e9 if len(came) == len(last) > 0 else 0.0
+    return snapshot.verdict("hang", what, () if snapshot.not_judged() else last, apart=apart)
 
 
 def _never_completed(snapshot: Snapshot, sequence: Sequence, seq: int) -> Verdict | None:

@@ -34,7 +34,8 @@ class Verdict:
     is in no call, its place, with an empty name. `lines`: by rank, what it does and where.
     `machines`: by rank, its host name, as far as it is known. `seq`: the number of a call as
     reports show it. `gives_up`: the first rank that waits gives up after so many seconds; the
-    program may handle that. `earlier`: the verdicts on earlier attempts of an elastic job.
+    program may handle that. `apart`: where all are in init_process_group, how many seconds after
+    the first the last one came. `earlier`: the verdicts on earlier attempts of an elastic job.
     """
 
     kind: str
@@ -45,6 +46,7 @@ class Verdict:
     seq: int | None = None
     field: str | None = None
     gives_up: float | None = None
+    apart: float = 0.0
     lines: dict[int, tuple[str, str]] = dataclasses.field(default_factory=dict)
     machines: dict[int, str] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()

@@ -88,7 +88,9 @@ class HangMonitor:
             return max(LAUNCHER_ENDS, self.hang_after)
         if verdict.kind in ("raised", "died"):
             return max(LAUNCHER_ENDS_RANKS, self.hang_after)
-        return STABLE
+        # A rank that finds no store tries again after a pause that doubles: where rank 0, which
+        # holds the store, came late, the others sleep on for at most as long as they have waited.
+        return STABLE + verdict.apart
 
     def last_word(self) -> Verdict:
         """The verdict on a program that is to be ended now."""

@@ -73,6 +73,17 @@ def starts_the_other():
     assert other.wait() == 0
 
 
+def starts_the_other_and_comes_late():
+    """Rank 0, which holds the store, is the late one: the other sleeps between two attempts."""
+    if os.environ.get("LOCAL_RANK"):
+        be(1)
+        return
+    other = subprocess.Popen([*HERE, *sys.argv[1:]], env=os.environ | {"LOCAL_RANK": "1"})
+    time.sleep(float(os.environ["LATE"]) * 2.5)  # then it may sleep longer than --hang-after
+    be(0)
+    assert other.wait() == 0
+
+
 def by_argument():
     """Its number is one of its arguments."""
     if len(sys.argv) > 2:
