@@ -4,7 +4,7 @@ import os
 
 import torch
 import torch.distributed as dist
-from older_torch import make_older
+from older_torch import C10D, make_older
 from our_backends import in_ranks
 from processes import finished
 from repository import SUPPORT
@@ -28,9 +28,11 @@ launched = launch(step, 2, record="calls")
 print(launched[0], *(call.name for call in launched.calls if call.rank == 0))
 """
 
+MAKES_OLDER = "import sys, older_torch; sys.meta_path.insert(0, older_torch.Finder('2.11'))"
+
 
 def test_processes_of_an_older_torch_and_ranks_of_its_fork_server_have_them(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text("import older_torch\nolder_torch.make_older()\n")
+    (tmp_path / "sitecustomize.py").write_text(MAKES_OLDER)
     (tmp_path / "program.py").write_text(PROGRAM)
     path = os.pathsep.join([str(tmp_path), str(SUPPORT)])
     done = finished(f"python {tmp_path / 'program.py'}", env={"PYTHONPATH": path})
@@ -41,7 +43,7 @@ def test_processes_of_an_older_torch_and_ranks_of_its_fork_server_have_them(tmp_
 def test_they_are_given_to_a_torch_that_is_there_and_noted_by_the_name_that_is_used(
     rank, world_size, device
 ):
-    make_older()
+    make_older(dist.distributed_c10d, C10D)
     assert not hasattr(dist, "all_gather_single")
     with recording() as calls:
         torch_names.give()

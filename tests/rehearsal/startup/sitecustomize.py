@@ -36,11 +36,11 @@ class _BeforeTorch:
 _HERE = os.path.dirname(os.path.abspath(__file__))
 sys.meta_path.insert(0, _BeforeTorch)
 if "REHEARSED_TORCH_NAMES" in os.environ:
-    _source = os.path.join(os.path.dirname(_HERE), "older_names.py")
-    _spec = importlib.util.spec_from_file_location("rehearsed_older_names", _source)
-    _older_names = importlib.util.module_from_spec(_spec)
-    _spec.loader.exec_module(_older_names)
-    sys.meta_path.insert(0, _older_names.Finder(os.environ["REHEARSED_TORCH_NAMES"]))
+    _source = os.path.join(os.path.dirname(os.path.dirname(_HERE)), "support", "older_torch.py")
+    _spec = importlib.util.spec_from_file_location("rehearsed_older_torch", _source)
+    _older_torch = importlib.util.module_from_spec(_spec)
+    _spec.loader.exec_module(_older_torch)
+    sys.meta_path.insert(0, _older_torch.Finder(os.environ["REHEARSED_TORCH_NAMES"]))
 
 # The sitecustomize that would have run without this one, that of a diagnosis for instance.
 sys.path[:] = [path for path in sys.path if os.path.abspath(path or os.curdir) != _HERE]
