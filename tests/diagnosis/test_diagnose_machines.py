@@ -24,7 +24,10 @@ from collectives.recording.call import Call, TensorKind
 from collectives.recording.call_log import Writer
 
 PROGRAM = """
-import sys, time, torch, torch.distributed as dist
+import os, sys, time
+if sys.argv[1] == "healthy" and os.environ["GROUP_RANK"] == "1":
+    time.sleep(8)
+import torch, torch.distributed as dist
 
 dist.init_process_group("gloo")
 rank, x, what = dist.get_rank(), torch.ones(4), sys.argv[1]
@@ -62,6 +65,7 @@ def on_two_machines(tmp_path, what):
 @pytest.mark.slow  # two torchruns; what they exchange is tested below
 def test_each_machine_names_the_rank_and_the_line_wherever_it_runs(tmp_path):
     for verdict, _, stderr in on_two_machines(tmp_path, "skips"):
+        assert len(verdict["guilty"]) == 2, verdict["says"]
         guilty, _ = verdict["guilty"]  # or the rank that does not send to it
         found = verdict["verdict"], guilty["rank"], guilty["line"], guilty["call"]
         assert found == ("hang", 3, LINES["skips"], "recv"), verdict["says"]
@@ -70,11 +74,15 @@ def test_each_machine_names_the_rank_and_the_line_wherever_it_runs(tmp_path):
 
 
 @pytest.mark.slow  # two torchruns; a healthy job of one is in test_diagnose.py
-def test_a_healthy_job_whose_ranks_compute_for_long_keeps_its_output_and_status(tmp_path):
+def test_a_healthy_job_is_not_ended_where_one_machine_starts_late_and_ranks_compute_for_long(
+    tmp_path,
+):
     for node, (verdict, stdout, stderr) in enumerate(on_two_machines(tmp_path, "healthy")):
         assert (verdict["verdict"], verdict["status"]) == ("ok", 0), verdict["says"]
         assert sorted(stdout.splitlines()) == [f"{rank} done" for rank in (2 * node, 2 * node + 1)]
         assert "hang" not in stderr
+        if node == 0:
+            assert "ranks 2,3  not joined yet, on a machine of which nothing is heard" in stderr
 
 
 @pytest.fixture

@@ -4,7 +4,13 @@ import json
 
 import pytest
 
-from collectives.diagnosis.rules.latecomers import Joined, Process, ended, latecomers
+from collectives.diagnosis.rules.latecomers import (
+    Joined,
+    Process,
+    ended,
+    latecomers,
+    on_other_machines,
+)
 from collectives.diagnosis.watch.process_table import ProcessTable
 
 SCRIPT = ("python", "train.py")
@@ -161,6 +167,17 @@ def test_a_rank_that_ended_before_it_joined_is_known():
         one.pid: one for one in torchrun(Process(25, 10, SCRIPT, numbered(1), runs_still=False))
     }
     assert ended(1, table, Joined(2, {0: 20}, {})).pid == 25
+
+
+def test_ranks_that_the_launcher_started_on_another_machine_are_known():
+    here = [Process(20 + r, 10, SCRIPT, numbered(r, 4, LOCAL_WORLD_SIZE="2")) for r in (0, 1)]
+    table = {one.pid: one for one in here}
+    both = Joined(4, {0: 20, 1: 21}, {})
+    assert on_other_machines([2, 3], [], table, both) == {2, 3}
+    assert on_other_machines([1, 2, 3], [1], table, Joined(4, {0: 20}, {})) == {2, 3}
+    assert on_other_machines([1, 2, 3], [], table, Joined(4, {0: 20}, {})) == set(), (
+        "rank 1 has no process here, and may have been meant for this machine"
+    )
 
 
 def test_where_two_ranks_run_one_function_a_third_runs_it_too():

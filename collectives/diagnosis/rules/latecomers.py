@@ -101,6 +101,24 @@ def latecomers(
     return {rank: ones for rank, ones in found.items() if ones}
 
 
+def on_other_machines(
+    absent: Iterable[int], here: Collection[int], processes: dict[int, Process], joined: Joined
+) -> set[int]:
+    """The absent ranks that the launcher started on other machines.
+
+    `here`: those of the absent ranks that have, or had, a process on this one. Where the launcher
+    does not say how many ranks it started here, as Slurm does not, nobody knows: then none.
+    """
+    for pid in joined.pids.values():
+        environ = processes[pid].environ if pid in processes else {}
+        for _, size, _, *local_size in launchers.ALL:
+            texts = [environ.get(name, "") for name in (size, *local_size)]
+            is_this_world = len(texts) == 2 and texts[0] == str(joined.size)
+            if is_this_world and texts[1] == str(len(joined.pids) + len(here)):
+                return set(absent) - set(here)
+    return set()
+
+
 def ended(rank: int, processes: dict[int, Process], joined: Joined) -> Process | None:
     """The process that carried this rank's number, and has ended."""
     family = _Family(processes, joined)

@@ -5,7 +5,13 @@ import socket
 from enum import Enum
 from typing import NamedTuple
 
-from collectives.diagnosis.rules.latecomers import Joined, Process, ended, latecomers
+from collectives.diagnosis.rules.latecomers import (
+    Joined,
+    Process,
+    ended,
+    latecomers,
+    on_other_machines,
+)
 from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.rank_state import State
 from collectives.diagnosis.rules.unmatched import Unmatched, from_json, merge, unmatched
@@ -44,6 +50,7 @@ class JobWorld(WatchedWorld):
         self.has_begun = False  # all ranks, on all nodes, have met
         self.late: dict[int, list[Process]] = {}  # by absent rank, the processes that it may be
         self.ended: dict[int, Process] = {}  # and the one that it was
+        self.far: set[int] = set()  # absent ranks that were started on other machines
         self.not_joined: dict[int, RankProcess] = {}  # those of which more is known
 
     def claim(self, head: dict) -> Claim:
@@ -90,6 +97,7 @@ class JobWorld(WatchedWorld):
             for number in set(absent) - set(self.late)
             if (process := ended(number, processes, joined)) is not None
         }
+        self.far = on_other_machines(absent, {*self.late, *self.ended}, processes, joined)
         self.not_joined = {}
         for nth, (number, found) in enumerate(self.late.items()):
             # Alike ranks that nobody has numbered: each is one of them.
@@ -145,6 +153,9 @@ class JobWorld(WatchedWorld):
         if self.has_begun:
             text = "runs on another machine: start its command there with diagnose, too"
             return State("elsewhere", text)
+        if number in self.far:
+            text = "not joined yet, on a machine of which nothing is heard"
+            return State(text=text)
         if number in self.ended:
             text = f"ended before it called torch.distributed ({self.ended[number]})"
             return State("missing", text)
