@@ -49,7 +49,7 @@ NAMES = {
 }
 
 # Operators of these namespaces that communicate nothing: they wait for a call, or follow it.
-_SILENT = ("wait_tensor", "_wrap_tensor_autograd", "check_for_nan")
+SILENT = ("wait_tensor", "_wrap_tensor_autograd", "check_for_nan")
 
 
 def name_of(method: str) -> str:
@@ -141,7 +141,7 @@ def _dispatcher_watch() -> contextlib.AbstractContextManager:
                 return NotImplemented
             namespace, _, operator = func._schema.name.partition("::")
             name = operator.removesuffix("_out").removesuffix("_")
-            is_call = namespace in ("c10d", "_c10d_functional", "_dtensor") and name not in _SILENT
+            is_call = namespace in ("c10d", "_c10d_functional", "_dtensor") and name not in SILENT
             _functional.inside, before = is_call or _functional.inside, _functional.inside
             try:
                 result = func(*args, **(kwargs or {}))

@@ -8,7 +8,7 @@
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,23 +23,36 @@ class ExerciseCase:
     """One call of the reader's function on this rank.
 
     wanted: what it must return. after: the arguments that it must change, by position, as they must
-    be afterwards; all others must stay as they were. messages, bytes: the most that this rank may
-    send. least_messages: the fewest messages that it must send. calls: the most collectives that it
-    may call. reduced: the most bytes that it may give to all_reduce. parts: the names of what it
-    returns, if that is a tuple. explain: what is wrong with a wrong result, if it knows.
+    be afterwards, in place; all others must stay as they were. parts: the names of what it returns,
+    if that is a tuple. explain: what is wrong with a wrong result, if it knows.
+
+    What may be done for it, all of it by this rank: messages, calls: the most messages that it may
+    send, and the most collectives that it may call. least_messages, least_calls: the fewest. bytes:
+    the most that it may give to all its messages and calls. reduced: the most to all_reduce alone.
+    peers: the ranks to which it may send, and which may be with it in a collective. held: the most
+    bytes that it may keep at a time of what others sent. apart: what it returns has memory of its
+    own. together: no rank may return before the last has come.
+
+    says: by the name of such a field, the words of the task that demand it.
     """
 
     label: str  # "root 2, 3 elements"
     args: tuple[Any, ...]
     wanted: Any = None
     after: dict[int, Any] = field(default_factory=dict)
-    messages: int | None = None
-    least_messages: int = 0
-    bytes: int | None = None
-    calls: int | None = None
-    reduced: int | None = None
     parts: tuple[str, ...] = ()
     explain: Callable[[Any], str | None] | None = None
+    messages: int | None = None
+    least_messages: int = 0
+    calls: int | None = None
+    least_calls: int = 0
+    bytes: int | None = None
+    reduced: int | None = None
+    peers: Collection[int] | None = None
+    held: int | None = None
+    apart: bool = False
+    together: bool = False
+    says: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,17 @@
 """Watch the process group while an exercise runs: what it may call, and what it sends.
 
 Nearly every way to call `torch.distributed` ends in a method of ProcessGroup or of a Backend, or it
-is an operator of torch, as a functional collective is. Operators are refused as a whole. Who wants
-to get around this can, as program and watch share a process: it is a help, and no examination.
+is an operator of torch, as a functional collective is. Operators are refused as a whole where not
+all calls are allowed. Who wants to get around this can, as program and watch share a process: it is
+a help, and no examination.
 
 >>> SENT.messages, SENT.calls
 (0, 0)
 """
 
+import functools
 import sys
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -16,14 +19,18 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from collectives.course.practice.exercise import Exercise
-from collectives.recording.counts import NAMES, name_of
+from collectives.recording.counts import NAMES, SILENT, name_of
 from collectives.recording.pending_work import COMPLETION_METHODS
 from collectives.semantics.calls import BY_NAME, POINT_TO_POINT
 
 _OPERATORS = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 IMPORT = "<frozen importlib._bootstrap>"  # the file of a frame that imports a module
+_FREE_AFTER = 0.2  # seconds
+# Calls whose first argument is filled, and whose second is read; of the others it is one argument.
+_TWO_BUFFERS = {name for name, spec in BY_NAME.items() if len(spec.buffers) == 2}
 _CLASSES: tuple[Any, ...] = (dist.ProcessGroup, torch._C._distributed_c10d.Backend)
 
 
@@ -34,9 +41,11 @@ class Misuse(RuntimeError):
 class Sent:
     """What this rank has sent in a case, and the first call that the exercise forbids.
 
-    made: calls that it has begun and ended, in all cases. too_early: why it must not wait yet, if
-    so. tell: is told of a Work that is gone before anybody waited for it. subtle: a program that
-    catches every exception catches Misuse, too, and `misuse` stays.
+    made: calls that it has begun and ended, in all cases. peers: by rank how this one has had to do
+    with it, and in which line. held: the most bytes that it has kept of what others sent. groups:
+    of each new_group, whether only its members need to call it. too_early: why it must not wait
+    yet, if so. tell: is told of a Work that is gone before anybody waited for it. subtle: a program
+    that catches every exception catches Misuse, too, and `misuse` stays.
     """
 
     def __init__(self) -> None:
@@ -45,13 +54,41 @@ class Sent:
         self.made = 0
         self.reset()
 
-    def reset(self) -> None:
-        self.messages = self.bytes = self.calls = self.reduced = 0
+    def reset(self, most_held: int | None = None) -> None:
+        self.most_held = most_held
+        self.messages = self.bytes = self.calls = self.reduced = self.held = 0
+        self.peers: dict[int, str] = {}
+        self.groups: list[bool] = []
+        self.received: dict[int, tuple[StorageWeakRef, int]] = {}
         self.too_early: str | None = None
         # Calls whose Work nobody has waited for, by number: name, and line. subtle: not by the id
         # of the Work, which another one may get when this one is gone.
         self.started: dict[int, tuple[str, int]] = {}
         self.numbers: weakref.WeakKeyDictionary[dist.Work, int] = weakref.WeakKeyDictionary()
+
+    def note(self, name: str, given: Any, taken: Any, ranks: list[int], line: int) -> None:
+        """A call with these other ranks: the tensors that it reads, and those that it fills."""
+        is_message = name in POINT_TO_POINT
+        nbytes = sum(tensor.nbytes for tensor in _tensors(given))
+        self.messages += name == "send"
+        self.calls += not is_message
+        self.bytes += nbytes
+        self.reduced += nbytes * (name == "all_reduce")
+        if name != "recv":
+            how = "sent to" if is_message else f"called {name} together with"
+            self.peers |= {rank: f"it {how} rank {rank} (line {line})" for rank in ranks}
+        for storage in (tensor.untyped_storage() for tensor in _tensors(taken)):
+            self.received[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+        if self.most_held is not None:
+            # subtle: a thread of gloo may keep a tensor for a moment longer than the program.
+            until = time.monotonic() + _FREE_AFTER
+            while (held := self._kept()) > self.most_held and time.monotonic() < until:
+                time.sleep(0.001)
+            self.held = max(self.held, held)
+
+    def _kept(self) -> int:
+        """Bytes of the memory into which it has received, and that is not free again."""
+        return sum(nbytes for memory, nbytes in self.received.values() if not memory.expired())
 
     def refuse(self, why: str) -> NoReturn:
         self.misuse = why
@@ -95,21 +132,36 @@ def _frames() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-class _Refused:
-    """In place of the operators of a namespace. What a library does while it is imported is its own
+class _Operators:
+    """In place of those of a namespace: a functional collective is refused, or counted, as the call
+    that it is, and all others are refused. What a library does while it is imported is its own
     affair.
     """
 
-    def __init__(self, operators: Any, file: str, alone: str):
-        self.operators, self.file, self.alone = operators, file, alone
+    def __init__(self, operators: Any, file: str, exercise: Exercise):
+        self.operators, self.file, self.exercise = operators, file, exercise
 
     def __getattr__(self, name: str) -> Any:
+        operator = getattr(self.operators, name)
         for frame in _frames():
             if frame.f_code.co_filename == IMPORT:
                 break
             if frame.f_code.co_filename == self.file:
-                SENT.refuse(f"it calls the operator {name}: {self.alone}")
-        return getattr(self.operators, name)
+                if name in SILENT:
+                    break
+                is_functional = self.operators.name != "c10d"
+                if not is_functional or not _is_allowed(self.exercise, name_of(name)):
+                    SENT.refuse(f"it calls the operator {name}: {self.exercise.rule}")
+                return functools.partial(self._counted, operator, name_of(name), frame.f_lineno)
+        return operator
+
+    def _counted(self, operator: Any, name: str, line: int, x: Any, *args: Any) -> Any:
+        SENT.made += 1
+        group = dist.distributed_c10d._resolve_process_group(args[-1])
+        result = operator(x, *args)
+        SENT.note(name, x, result, _others(group), line)
+        SENT.made += 1
+        return result
 
 
 def watch(exercise: Exercise, file: str) -> Sent:
@@ -121,17 +173,35 @@ def watch(exercise: Exercise, file: str) -> Sent:
     for method in ("wait", *COMPLETION_METHODS):
         setattr(dist.Work, method, _settles(getattr(dist.Work, method)))
     for name in _OPERATORS if exercise.uses else ():
-        setattr(torch.ops, name, _Refused(getattr(torch.ops, name), file, exercise.rule))
+        setattr(torch.ops, name, _Operators(getattr(torch.ops, name), file, exercise))
+    new_group = _noted_group(dist.new_group)
+    dist.new_group = dist.distributed_c10d.new_group = new_group
     return SENT
+
+
+def _noted_group(real: Any) -> Any:
+    @functools.wraps(real)
+    def new_group(*args: Any, **kwargs: Any) -> Any:
+        SENT.groups.append(bool(kwargs.get("use_local_synchronization")))
+        return real(*args, **kwargs)
+
+    return new_group
+
+
+def _is_allowed(exercise: Exercise, name: str) -> bool:
+    # A call may have an older name.
+    specs = {id(BY_NAME[use]) for use in exercise.uses if use in BY_NAME}
+    return (
+        not exercise.uses
+        or id(BY_NAME.get(name)) in specs
+        or (name in POINT_TO_POINT and exercise.sends)
+    )
 
 
 def _watched(exercise: Exercise, method: str, real: Any, file: str) -> Any:
     name = name_of(method)
     is_message = name in POINT_TO_POINT
-    # A call may have an older name.
-    specs = {id(BY_NAME[use]) for use in exercise.uses if use in BY_NAME}
-    allowed = not exercise.uses or id(BY_NAME.get(name)) in specs
-    allowed = allowed or (is_message and exercise.sends)
+    allowed = _is_allowed(exercise, name)
 
     def call(group: Any, *args: Any, **kwargs: Any) -> Any:
         SENT.made += 1
@@ -139,19 +209,40 @@ def _watched(exercise: Exercise, method: str, real: Any, file: str) -> Any:
             SENT.refuse(f"it calls dist.{name}: {exercise.rule}")
         if is_message and method != "recv_anysource":
             _check_peer("sends to" if method == "send" else "receives from", args[1], group)
-        SENT.calls += not is_message
-        if method == "send":
-            SENT.messages += 1
-            SENT.bytes += sum(tensor.nbytes for tensor in args[0])
-        if method == "allreduce":
-            SENT.reduced += sum(tensor.nbytes for tensor in args[0])
+        own = (frame.f_lineno for frame in _frames() if frame.f_code.co_filename == file)
+        line = next(own, 0)
+        taken, given, *_ = *args, (), ()
+        if name not in _TWO_BUFFERS:
+            taken, given = (() if method == "send" else taken), (() if name == "recv" else taken)
+        ranks = [_ranks(group)[args[1]]] if method == "send" else _others(group)
+        SENT.note(name, given, taken, ranks, line)
         work = real(group, *args, **kwargs)
         if isinstance(work, dist.Work):
-            own = (frame.f_lineno for frame in _frames() if frame.f_code.co_filename == file)
-            SENT.start(work, f"i{name}" if is_message else name, next(own, 0))
+            SENT.start(work, f"i{name}" if is_message else name, line)
         return work
 
     return call
+
+
+def _ranks(group: Any) -> list[int]:
+    """The members of a group; of a backend, their places."""
+    try:
+        return dist.get_process_group_ranks(group)
+    except (KeyError, ValueError, TypeError):
+        return list(range(group.size()))
+
+
+def _others(group: Any) -> list[int]:
+    return [rank for rank in _ranks(group) if rank != dist.get_rank()]
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """A tensor, or all tensors in a list of them."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _tensors(part)
 
 
 def _check_peer(verb: str, peer: int, group: Any) -> None:

@@ -2,6 +2,7 @@
 
 import math
 import reprlib
+import time
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ import torch.distributed as dist
 from collectives.course.practice.exercise import ExerciseCase
 from collectives.course.practice.process_group import Sent
 from collectives.semantics.check import equal
+from collectives.words import counted
 
 _MOST_SHOWN = 9  # elements of a tensor
 _LONGEST = 200  # characters of a text
@@ -27,13 +29,18 @@ def outcome(function: Any, names: list[str], case: ExerciseCase, sent: Sent) -> 
     given = tuple(map(_copy, case.args))
     # The tensors of a list, also if the function puts others into the list.
     held = tuple(list(value) if isinstance(value, list) else value for value in case.args)
-    sent.reset()
+    memory = tuple(map(_memory, held))
+    if case.together:
+        _hold_back(case)
+    sent.reset(case.held)
     made = sent.made
     got = function(*case.args)
     problem = (
         sent.misuse
         or sent.forgotten
         or _difference(case, given, held, got, names, sent.made > made)
+        or _other_memory(case, held, memory, got, names)
+        or (_alone(case) if case.together else None)
         or _wrong_amount(case, sent)
     )
     results = {name: _texts(*both) for name, both in _returned(case, got).items()}
@@ -115,17 +122,78 @@ def _same(got: Any, wanted: Any) -> bool:
 
 
 def _wrong_amount(case: ExerciseCase, sent: Sent) -> str | None:
-    """Too much was sent, or too little."""
-    for made, most, what in (
-        (sent.messages, case.messages, "it sent {} messages"),
-        (sent.calls, case.calls, "it made {} calls"),
-        (sent.bytes, case.bytes, "it sent {} bytes"),
-        (sent.reduced, case.reduced, "it gave {} bytes to all_reduce"),
+    """Too much was sent, or too little, or to the wrong rank. With what the task says of it."""
+    for field, made, fact in (
+        ("messages", sent.messages, f"it sent {counted(sent.messages, 'message')}"),
+        ("calls", sent.calls, f"it made {counted(sent.calls, 'call')}"),
+        ("bytes", sent.bytes, f"it sent {sent.bytes} bytes"),
+        ("reduced", sent.reduced, f"it gave {sent.reduced} bytes to all_reduce"),
+        ("held", sent.held, f"it kept {sent.held} bytes of what others sent"),
     ):
+        most, least = getattr(case, field), getattr(case, f"least_{field}", 0)
         if most is not None and made > most:
-            return f"{what.format(made)}; {most} {'is' if most == 1 else 'are'} enough"
-    if sent.messages < case.least_messages:
-        return f"it sent {sent.messages} messages; at least {case.least_messages} must be sent"
+            return _ruled(case, field, f"{fact}; {most} {_verb(most)} enough")
+        if made < least:
+            return _ruled(case, f"least_{field}", f"{fact}; at least {least} {_verb(least)} needed")
+    others = [rank for rank in sent.peers if case.peers is not None and rank not in case.peers]
+    return _ruled(case, "peers", sent.peers[min(others)]) if others else None
+
+
+def _verb(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _ruled(case: ExerciseCase, field: str, fact: str) -> str:
+    return f"{fact}. The task says: {case.says[field]}" if field in case.says else fact
+
+
+# Seconds for which the last rank is held back, or until another one has returned.
+_HELD_BACK = 0.2
+
+
+def _hold_back(case: ExerciseCase) -> None:
+    """The last rank comes when another one has returned, which is wrong, or has not for long."""
+    store = dist.distributed_c10d._get_default_store()
+    if (n := dist.get_world_size()) > 1 and dist.get_rank() == n - 1:
+        until = time.monotonic() + _HELD_BACK
+        while not store.check([f"{case.label}: returned"]) and time.monotonic() < until:
+            time.sleep(0.001)
+        store.set(f"{case.label}: the last has come", "")
+
+
+def _alone(case: ExerciseCase) -> str | None:
+    store, n = dist.distributed_c10d._get_default_store(), dist.get_world_size()
+    if n == 1 or store.check([f"{case.label}: the last has come"]):
+        return None
+    store.set(f"{case.label}: returned", "")
+    return _ruled(case, "together", f"it returned before rank {n - 1} had come")
+
+
+def _memory(value: Any) -> list[int]:
+    """Where the numbers of a tensor lie, or of those of a list."""
+    if isinstance(value, torch.Tensor):
+        return [value.untyped_storage().data_ptr()] if value.numel() else []
+    return [place for part in value for place in _memory(part)] if _is_list(value) else []
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _other_memory(
+    case: ExerciseCase, held: tuple, memory: tuple, got: Any, names: list[str]
+) -> str | None:
+    """It changed an argument in another way than in place, or returned one of them."""
+    for position in case.after:
+        if _memory(held[position]) != memory[position]:
+            return (
+                f"`{names[position]}` has the right numbers in other memory: write into the "
+                "tensor, as `copy_` does, because others may hold it, too"
+            )
+    for name, places in zip(names, memory, strict=False):
+        if case.apart and {*places} & {*_memory(got)}:
+            fact = f"what it returned shares memory with `{name}`: who changes one changes both"
+            return _ruled(case, "apart", fact)
     return None
 
 

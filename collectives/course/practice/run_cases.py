@@ -10,6 +10,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable
+from numbers import Number
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -52,7 +53,9 @@ def run_cases(
         sent.tell = lambda problem: note(case=number, dropped=problem)
         board.show(rank, file, lambda: sent.made)
         try:
-            function = program if callable(program) else _read(exercise, file)
+            function = program if callable(program) else _read(exercise, file, rank)
+            if callable(program):
+                program.__globals__["hash"] = hash_of(rank)
             for number, case in enumerate(exercise.cases(rank, world_size)):
                 names = _parameters(function, len(case.args))
                 given = {name: text(value) for name, value in zip(names, case.args, strict=True)}
@@ -72,13 +75,31 @@ def file_of(program: str | Callable) -> str:
     return program.__code__.co_filename if callable(program) else program
 
 
-def _read(exercise: Exercise, file: str) -> Callable:
+def hash_of(rank: int) -> Callable[[Any], int]:
+    """The `hash` of an answer. Started by torchrun, each rank has a seed of its own for all but
+    numbers; those of practice are forks of one process, and share one.
+    """
+
+    def own_hash(value: Any) -> int:
+        return hash(value) if _consists_of_numbers(value) else hash((rank, value))
+
+    return own_hash
+
+
+def _consists_of_numbers(value: Any) -> bool:
+    if isinstance(value, tuple | frozenset):
+        return all(map(_consists_of_numbers, value))
+    return isinstance(value, Number)
+
+
+def _read(exercise: Exercise, file: str, rank: int) -> Callable:
     """The function of the reader's file, which is read as Python reads a module."""
     path = Path(file)
     sys.dont_write_bytecode = True  # nothing is left beside the reader's files
     sys.path.insert(0, str(path.parent))
     module = sys.modules[path.stem] = ModuleType(path.stem)
     module.__file__ = file
+    vars(module)["hash"] = hash_of(rank)
     exec(compile(path.read_bytes(), file, "exec", dont_inherit=True), vars(module))
     function = vars(module).get(exercise.function)
     if function is None:

@@ -34,4 +34,17 @@ def commit(weights, spares, came):
         "change": ("weight.copy_(spare)", "weight = spare"),
         "says": "`weights` is as it was",
     },
+    "it takes the spares themselves": {
+        "kind": "a part has come",
+        "around": """\
+def commit(weights, spares, came):
+    copies = [weight.clone() for weight in weights]
+    has_all = right(copies, spares, came)
+    if has_all:
+        for weight, spare in zip(weights, spares, strict=True):
+            weight.set_(spare)
+    return has_all
+""",
+        "says": "`weights` has the right numbers in other memory",
+    },
 }

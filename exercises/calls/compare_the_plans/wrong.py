@@ -36,5 +36,19 @@ WRONG = {
         "change": ("repr(plan)", "repr(plan[:2])"),
         "says": "one tensor more",
     },
-    "it keeps the first result": keeps_the_first("same_plan(weights)"),
+    "it keeps the first result": keeps_the_first(
+        "same_plan(weights)", "equal plans are told unequal"
+    ),
+    "Python's own `hash`": {
+        "kind": "other values",
+        "around": """\
+def same_plan(weights):
+    plan = tuple((name, *one.shape, str(one.dtype)) for name, one in weights.items())
+    mine = torch.tensor([hash(plan)])
+    all_of_them = mine.new_empty(dist.get_world_size())
+    dist.all_gather_single(all_of_them, mine)
+    return len(all_of_them.unique()) == 1
+""",
+        "says": "equal plans are told unequal",
+    },
 }

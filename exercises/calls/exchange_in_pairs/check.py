@@ -19,4 +19,5 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
             moved(peer, 2 + call, call),
             messages=1,
             least_messages=1,
+            peers=[peer],
         )

@@ -10,18 +10,21 @@ from collectives.course.practice.process_group import SENT
 
 
 class _Speak:
-    """The last rank is the quickest: without barriers it is the first to speak."""
+    """A rank speaks when another one has spoken meanwhile, which is wrong, or has not for long."""
 
     def __init__(self, rank: int, n: int, call: int):
-        self.seconds, self.key, self.has_spoken = 0.02 * (n - rank), f"spoken {call}", False
+        self.seconds, self.key, self.has_spoken = 0.05 * (n - 1 - rank), f"spoken {call}", False
 
     def __repr__(self) -> str:
         return "speak"
 
     def __call__(self) -> int:
-        time.sleep(self.seconds)
         self.has_spoken = True
-        return dist.distributed_c10d._get_default_store().add(self.key, 1)
+        store, until = dist.distributed_c10d._get_default_store(), time.monotonic() + self.seconds
+        before = store.add(self.key, 0)
+        while store.add(self.key, 0) == before and time.monotonic() < until:
+            time.sleep(0.001)
+        return store.add(self.key, 1)
 
 
 @hints(
@@ -31,6 +34,12 @@ class _Speak:
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call in range(3):
         speak = _Speak(rank, n, call)
-        yield ExerciseCase(f"run {call + 1}", (speak,), rank + 1)
+        yield ExerciseCase(
+            f"run {call + 1}",
+            (speak,),
+            rank + 1,
+            least_calls=n - 1,
+            says={"least_calls": "in rank order: rank 0, then rank 1, and so on"},
+        )
         if not speak.has_spoken:
             SENT.misuse = "it has not called `speak`"

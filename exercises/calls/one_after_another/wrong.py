@@ -32,4 +32,15 @@ def in_turn(speak):
 """,
         "says": "it has not called `speak`.",
     },
+    "it sleeps": {
+        "kind": "what the text demands",
+        "around": """\
+def in_turn(speak):
+    import time
+
+    time.sleep(dist.get_rank() * 0.4)
+    return speak()
+""",
+        "says": "it made 0 calls; at least 1 is needed",
+    },
 }

@@ -22,4 +22,16 @@ WRONG = {
         "says": "the result is wrong.",
     },
     "it keeps the first result": keeps_the_first("sums_of_pairs(x)"),
+    "all ranks add up zeros for the pairs of others": {
+        "kind": "what the text demands",
+        "around": """\
+def sums_of_pairs(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    table = x.new_zeros(n, len(x))
+    table[max(rank - 1, 0) : min(rank, n - 2) + 1] += x
+    dist.all_reduce(table)
+    return list(table[max(rank - 1, 0) : min(rank, n - 2) + 1])
+""",
+        "says": "The task says: each pair of neighbours is a group",
+    },
 }

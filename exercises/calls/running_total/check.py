@@ -17,5 +17,10 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
         parts = [moved(r, length, call) for r in range(n)]
         total = torch.stack(parts[: rank + 1]).sum(0)
         yield ExerciseCase(
-            label, (parts[rank],), total, messages=1, least_messages=int(rank < n - 1)
+            label,
+            (parts[rank],),
+            total,
+            messages=1,
+            least_messages=int(rank < n - 1),
+            says={"messages": "each rank may send at most one message"},
         )

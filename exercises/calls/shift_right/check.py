@@ -15,5 +15,15 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, length, label in runs(n):
         left = moved((rank - 1) % n, length, call)
         yield ExerciseCase(
-            label, (moved(rank, length, call),), left, messages=1, least_messages=min(1, n - 1)
+            label,
+            (moved(rank, length, call),),
+            left,
+            messages=1,
+            least_messages=min(1, n - 1),
+            peers=[(rank + 1) % n],
+            apart=True,
+            says={
+                "peers": "to the rank on its right",
+                "apart": "a single rank is its own neighbour, and returns a copy",
+            },
         )

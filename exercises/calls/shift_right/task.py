@@ -2,7 +2,7 @@
 
 Every rank sends its tensor to the rank on its right, and returns what it received from the rank on
 its left. The ranks form a ring: to the right of the last rank is rank 0, and a single rank is its
-own neighbour. `x` stays as it is.
+own neighbour, and returns a copy. `x` stays as it is.
 
     rank  x         returned
     0     [1, 2]    [21, 22]

@@ -50,4 +50,12 @@ WRONG = {
         "change": ("dist.isend(x,", "dist.isend(x[:2],"),
         "says": "the result is wrong.",
     },
+    "a single rank returns `x` itself": {
+        "kind": "one rank",
+        "around": """\
+def shift(x):
+    return x if dist.get_world_size() == 1 else right(x)
+""",
+        "says": "shares memory with `x`: who changes one changes both. The task says: a single rank",
+    },
 }

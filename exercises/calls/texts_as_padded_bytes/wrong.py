@@ -37,4 +37,17 @@ WRONG = {
         "change": ("max(length.item() for length in lengths)", "8"),
         "says": "raised RuntimeError: The expanded size of the tensor",
     },
+    "the length is one byte": {
+        "kind": "a text of 300 bytes",
+        "around": """\
+def gather_texts(text):
+    encoded = text.encode()
+    padded = bytes([len(encoded) % 256]) + encoded.ljust(400, b"-")
+    row = torch.tensor(list(padded), dtype=torch.uint8)
+    rows = [torch.empty_like(row) for _ in range(dist.get_world_size())]
+    dist.all_gather(rows, row)
+    return [bytes(one.tolist())[1 : 1 + one[0]].decode() for one in rows]
+""",
+        "says": "the result is wrong.",
+    },
 }

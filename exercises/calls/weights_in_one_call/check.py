@@ -17,4 +17,10 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
         if trainer > 0:  # as the weight of a layer that was transposed
             new[1] = new[1].mT
         weights = [one.clone() if rank == trainer else poison(one) for one in new]
-        yield ExerciseCase(f"trainer {trainer}", (weights, trainer), after={0: new}, calls=1)
+        yield ExerciseCase(
+            f"trainer {trainer}",
+            (weights, trainer),
+            after={0: new},
+            calls=1,
+            says={"calls": "with a single broadcast"},
+        )

@@ -18,7 +18,11 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call in range(3):
         parts = [added(r, 2, call) for r in range(n)]
         wanted = torch.stack(parts[1:]).sum(0) if rank else parts[0]
-        made = dist.distributed_c10d._world.group_count
-        yield ExerciseCase(f"run {call + 1}", (parts[rank],), wanted)
-        if dist.distributed_c10d._world.group_count == made:
+        yield ExerciseCase(
+            f"run {call + 1}", (parts[rank],), wanted, peers=range(1, n) if rank else ()
+        )
+        store, key = dist.distributed_c10d._get_default_store(), f"members only, run {call + 1}"
+        if rank == 1:
+            store.set(key, str(all(SENT.groups)))
+        if not SENT.groups and store.get(key) != b"True":
             SENT.misuse = "this rank has not called new_group: every rank makes every group"

@@ -17,5 +17,10 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
         parts = [added(r, length, call) for r in range(n)]
         below = torch.stack([torch.zeros_like(parts[0]), *parts[:rank]]).sum(0)
         yield ExerciseCase(
-            label, (parts[rank],), below, messages=1, least_messages=int(rank < n - 1)
+            label,
+            (parts[rank],),
+            below,
+            messages=1,
+            least_messages=int(rank < n - 1),
+            says={"messages": "each rank may send at most one message"},
         )

@@ -21,4 +21,9 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
             messages=n - 1,
             least_messages=n - 1,
             bytes=(n - 1) * length * 8,
+            peers=[(rank + 1) % n],
+            says={
+                "peers": "all to its right neighbour",
+                "bytes": "each message is only as long as one rank's tensor",
+            },
         )

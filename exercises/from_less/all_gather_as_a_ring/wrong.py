@@ -38,4 +38,18 @@ WRONG = {
         "change": ("rows[(rank - step - 1) % n]", "rows[(rank + step + 1) % n]"),
         "says": "the result is wrong.",
     },
+    "each rank sends its own tensor to all others": {
+        "kind": "more than two ranks",
+        "around": """\
+def ring_all_gather(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    rows = [x.clone() if r == rank else torch.empty_like(x) for r in range(n)]
+    others = [r for r in range(n) if r != rank]
+    works = [dist.isend(x, r) for r in others] + [dist.irecv(rows[r], r) for r in others]
+    for work in works:
+        work.wait()
+    return torch.cat(rows)
+""",
+        "says": "The task says: all to its right neighbour",
+    },
 }

@@ -14,5 +14,10 @@ from collectives.course.practice.exercise import ExerciseCase, hints
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for case in all_reduces(rank, n, messages=2 * (n - 1), least_messages=2 * (n - 1)):
+        case.peers = [(rank + 1) % n]
+        case.says = {
+            "peers": "all to its right neighbour",
+            "bytes": "no message is longer than the longest of the n pieces of `x`",
+        }
         case.bytes = 2 * (n - 1) * -(-len(case.args[0]) // n) * 8
         yield case

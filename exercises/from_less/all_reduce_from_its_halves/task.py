@@ -1,7 +1,7 @@
 """All_reduce from reduce_scatter and all_gather
 
-Write the sum of all ranks' tensors into `x` on every rank. The length of `x` need not be a multiple
-of n, and may be 0.
+Write the sum of all ranks' tensors into `x` on every rank. No rank may hold the tensors of more
+than two ranks for it. The length of `x` need not be a multiple of n, and may be 0.
 
     rank  x             x afterwards
     0     [1, 2, 3]     [11, 22, 33]

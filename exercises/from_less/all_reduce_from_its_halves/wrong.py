@@ -18,4 +18,14 @@ WRONG = {
         "change": ("x.new_zeros(-(-len(x) // n) * n)", "x.new_zeros(len(x))"),
         "says": "raised RuntimeError: Check failed: outputShape",
     },
+    "it gathers all tensors, and adds them up itself": {
+        "kind": "more than two ranks",
+        "around": """\
+def all_reduce(x):
+    rows = x.new_empty(dist.get_world_size(), len(x))
+    dist.all_gather_single(rows.view(-1), x)
+    x.copy_(rows.sum(0))
+""",
+        "says": "The task says: no rank may hold",
+    },
 } | WRONG_ALL_REDUCES

@@ -23,4 +23,10 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
             after={0: total},
             calls=3,
             reduced=16,
+            peers={r for r in range(n) if r // width == rank // width or (r - rank) % width == 0},
+            says={
+                "calls": "three calls are enough",
+                "reduced": "only a piece of `x` may travel there, in an all_reduce",
+                "peers": "none of them is one of all ranks",
+            },
         )

@@ -2,7 +2,8 @@
 
 The ranks form a grid with `width` columns, row by row. Write the sum of all ranks' tensors into `x`
 on every rank. The links along the columns are slow, which is why only a piece of `x` may travel
-there, in an all_reduce. Three calls are enough. The length of `x` is a multiple of `width`.
+there, in an all_reduce. Three calls are enough, and none of them is one of all ranks. The length of
+`x` is a multiple of `width`.
 
     width 2
     rank  x             x afterwards

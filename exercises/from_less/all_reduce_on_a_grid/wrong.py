@@ -53,4 +53,19 @@ def hierarchical_all_reduce(x, width):
         "change": ("divmod(dist.get_rank(), width)", "divmod(dist.get_rank(), 2)"),
         "says": "raised IndexError: list index out of range",
     },
+    "the piece travels to all ranks": {
+        "kind": "what the text demands",
+        "around": """\
+def hierarchical_all_reduce(x, width):
+    ranks = list(range(dist.get_world_size()))
+    mine = dist.get_rank() // width
+    rows = [dist.new_group(ranks[first : first + width]) for first in ranks[::width]]
+    piece = x.new_zeros(width, len(x) // width)
+    dist.reduce_scatter_single(piece[dist.get_rank() % width], x, group=rows[mine])
+    for one in piece:
+        dist.all_reduce(one)
+    x.copy_(piece.flatten())
+""",
+        "says": "it gave 32 bytes to all_reduce; 16 are enough. The task says: only a piece",
+    },
 }

@@ -14,4 +14,11 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, length, label in runs(n):
         pieces = [moved(rank, n * length, call)[r * length : (r + 1) * length] for r in range(n)]
         wanted = [moved(r, n * length, call)[rank * length : (rank + 1) * length] for r in range(n)]
-        yield ExerciseCase(label, (pieces,), wanted, messages=n - 1, least_messages=n - 1)
+        yield ExerciseCase(
+            label,
+            (pieces,),
+            wanted,
+            messages=n - 1,
+            least_messages=n - 1,
+            bytes=(n - 1) * length * 8,
+        )

@@ -22,4 +22,9 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
             after={0: torch.ones(n)},
             messages=messages,
             least_messages=min(1, n - 1),
+            together=call == 2,
+            says={
+                "together": "only when it knows that every rank has called",
+                "messages": "at most log2(n) messages, rounded up",
+            },
         )

@@ -33,11 +33,24 @@ def barrier(marks):
 def barrier(marks):
     marks.fill_(1)
 """,
-        "says": "it sent 0 messages; at least 1 must be sent.",
+        "says": "it sent 0 messages; at least 1 is needed",
     },
     "one round": {
         "kind": "more than two ranks",
         "change": ("while distance < n", "while distance < min(n, 2)"),
         "says": "the result is wrong.",
+    },
+    "it waits for its left neighbour, and believes the rest": {
+        "kind": "a rank that comes late",
+        "around": """\
+def barrier(marks):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    if n > 1:
+        work = dist.isend(marks.clone(), (rank + 1) % n)
+        dist.recv(torch.empty_like(marks), (rank - 1) % n)
+        work.wait()
+    marks[:] = 1
+""",
+        "says": "The task says: only when it knows that every rank has called",
     },
 }

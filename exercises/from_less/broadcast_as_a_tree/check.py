@@ -13,4 +13,11 @@ from collectives.course.practice.exercise import ExerciseCase, hints
     "A place receives in exactly one round, and only sends in later rounds.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
-    yield from broadcasts(rank, n, messages=(n - 1).bit_length())
+    for case in broadcasts(rank, n, messages=(n - 1).bit_length()):
+        if rank == case.args[1]:
+            case.least_messages = n.bit_length() - 1
+        case.says = {
+            "messages": "no rank may send more than log2(n) messages, rounded up",
+            "least_messages": "the root must send in each of these rounds",
+        }
+        yield case

@@ -23,4 +23,17 @@ WRONG = {
         "change": ("if place < distance and place + distance < n", "if place < distance"),
         "says": "it hangs",
     },
+    "a chain": {
+        "kind": "more than two ranks",
+        "around": """\
+def broadcast(x, src):
+    n = dist.get_world_size()
+    place = (dist.get_rank() - src) % n
+    if place > 0:
+        dist.recv(x, (dist.get_rank() - 1) % n)
+    if place < n - 1:
+        dist.send(x, (dist.get_rank() + 1) % n)
+""",
+        "says": "it sent 1 message; at least 2 are needed. The task says: the root",
+    },
 } | WRONG_BROADCASTS

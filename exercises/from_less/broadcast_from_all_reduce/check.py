@@ -13,5 +13,5 @@ from collectives.course.practice.exercise import ExerciseCase, hints
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for case in broadcasts(rank, n):
-        case.calls = 1
+        case.calls, case.says = 1, {"calls": "with one call of all_reduce"}
         yield case

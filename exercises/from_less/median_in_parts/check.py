@@ -18,4 +18,10 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
         if size == 1:
             rows = 0.5 - rows.double()
         wanted = rows.median(dim=0).values if rank == 0 else rows[0, :0]
-        yield ExerciseCase(f"{elements(length)}, {size} at a time", (rows[rank], size), wanted)
+        yield ExerciseCase(
+            f"{elements(length)}, {size} at a time",
+            (rows[rank], size),
+            wanted,
+            held=n * size * 8,
+            says={"held": "rank 0 only has room for `size` numbers of each rank at a time"},
+        )

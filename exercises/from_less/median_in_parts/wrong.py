@@ -27,4 +27,15 @@ WRONG = {
         "says": "the result is wrong.",
     },
     "it computes with whole numbers": in_whole_numbers("median_of_all(x, size)"),
+    "it gathers all at once": {
+        "kind": "what is counted",
+        "around": """\
+def median_of_all(x, size):
+    is_root = dist.get_rank() == 0
+    table = x.new_empty(dist.get_world_size(), len(x))
+    dist.gather(x, list(table) if is_root else None, dst=0)
+    return table.median(0).values if is_root else x[:0]
+""",
+        "says": "32 are enough. The task says: rank 0 only has room for `size` numbers",
+    },
 }

@@ -30,4 +30,25 @@ def slowest(milliseconds):
         ),
         "says": "the result is wrong.",
     },
+    "one digit for the rank": {
+        "kind": "another number of ranks",
+        "around": """\
+def slowest(milliseconds):
+    x = torch.tensor(10 * milliseconds + dist.get_rank())
+    dist.reduce(x, dst=0, op=dist.ReduceOp.MAX)
+    return divmod(int(x), 10) if dist.get_rank() == 0 else (0, 0)
+""",
+        "says": "11 ranks",
+    },
+    "two numbers": {
+        "kind": "what is counted",
+        "around": """\
+def slowest(milliseconds):
+    x = torch.tensor([milliseconds * dist.get_world_size() + dist.get_rank(), 0])
+    dist.reduce(x, dst=0, op=dist.ReduceOp.MAX)
+    longest, rank = divmod(x[0].item(), dist.get_world_size())
+    return (longest, rank) if dist.get_rank() == 0 else (0, 0)
+""",
+        "says": "it sent 16 bytes; 8 are enough. The task says: with one number",
+    },
 }

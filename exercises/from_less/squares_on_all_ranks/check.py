@@ -16,4 +16,11 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
         numbers = (torch.arange(1.0, n + 1) + root) * (-0.5) ** root
         is_root = rank == root
         wanted = numbers.square() if is_root else torch.tensor([])
-        yield ExerciseCase(f"root {root}", (numbers if is_root else None, root), wanted)
+        yield ExerciseCase(
+            f"root {root}",
+            (numbers if is_root else None, root),
+            wanted,
+            least_calls=2 if n > 1 else 0,
+            bytes=4 * (n + 1) if is_root else 4,
+            says={"least_calls": "each rank squares its number"},
+        )

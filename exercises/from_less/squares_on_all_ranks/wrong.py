@@ -21,4 +21,12 @@ WRONG = {
         "change": ("x.square()", "x * x.abs()"),
         "says": "the result is wrong.",
     },
+    "the root does all": {
+        "kind": "what the text demands",
+        "around": """\
+def on_all_ranks(numbers, root):
+    return torch.tensor([]) if numbers is None else numbers**2
+""",
+        "says": "it made 0 calls; at least 2 are needed. The task says: each rank squares",
+    },
 }

@@ -17,4 +17,10 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
         parts = [added(r, 2 + call, call) for r in range(n)]
         row = rank // width
         total = torch.stack(parts[row * width : (row + 1) * width]).sum(0)
-        yield ExerciseCase(f"rows of {width} ranks, run {call + 1}", (parts[rank], width), total)
+        yield ExerciseCase(
+            f"rows of {width} ranks, run {call + 1}",
+            (parts[rank], width),
+            total,
+            peers=range(row * width, (row + 1) * width),
+            says={"peers": "the sum over the ranks of your own row"},
+        )

@@ -31,4 +31,15 @@ WRONG = {
         ),
         "says": "the result is wrong.",
     },
+    "all ranks add up the rows of others, too": {
+        "kind": "what the text demands",
+        "around": """\
+def sum_of_my_row(x, width):
+    rows = x.new_zeros(dist.get_world_size() // width, len(x))
+    rows[dist.get_rank() // width] = x
+    dist.all_reduce(rows)
+    return rows[dist.get_rank() // width].clone()
+""",
+        "says": "The task says: the sum over the ranks of your own row",
+    },
 }

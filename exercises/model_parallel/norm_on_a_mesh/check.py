@@ -29,5 +29,10 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
 
         label = f"tensor groups of {tensor}"
         yield ExerciseCase(
-            label, (cut[rank], shared[rank], tensor), right, calls=1, explain=explain
+            label,
+            (cut[rank], shared[rank], tensor),
+            right,
+            explain=explain,
+            calls=1,
+            says={"calls": "one call is enough"},
         )

@@ -48,6 +48,22 @@ WRONG = {
         "says": "the result is wrong.",
     },
     "it keeps the first result": keeps_the_first(
-        "ring_attention(query, key, value)", says="it sent 0 messages; at least 1 must be sent."
+        "ring_attention(query, key, value)", says="it sent 0 messages; at least 1 is needed"
     ),
+    "it collects all blocks": {
+        "kind": "more than two ranks",
+        "around": """\
+def ring_attention(query, key, value):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    blocks = [torch.stack([key, value])]
+    for _ in range(n - 1):
+        work = dist.isend(blocks[-1], (rank + 1) % n)
+        blocks.append(torch.empty_like(blocks[0]))
+        dist.recv(blocks[-1], (rank - 1) % n)
+        work.wait()
+    keys, values = torch.cat(blocks, dim=1)
+    return (query @ keys.mT).softmax(-1) @ values
+""",
+        "says": "The task says: no rank may hold all of them",
+    },
 }

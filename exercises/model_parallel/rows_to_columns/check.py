@@ -32,6 +32,8 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
             (rows.clone(), shape),
             columns,
             calls=1,
+            bytes=rows.nbytes,
+            says={"bytes": "no rank may send what the receiver does not need"},
             explain=explain,
         )
 

@@ -31,4 +31,17 @@ WRONG = {
     "it computes with whole numbers": in_whole_numbers("rows_to_columns(rows, shape)"),
     "it computes in float32": in_float32("rows_to_columns(rows, shape)"),
     "it keeps the first result": keeps_the_first("rows_to_columns(rows, shape)"),
+    "all rows go to all ranks": {
+        "kind": "what is counted",
+        "around": """\
+def rows_to_columns(rows, shape):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    heights, widths = lengths(shape[0], n), lengths(shape[1], n)
+    whole = rows.new_empty(shape)
+    sizes = [height * shape[1] for height in heights]
+    dist.all_to_all_single(whole.view(-1), rows.flatten().repeat(n), sizes, [rows.numel()] * n)
+    return whole.split(widths, dim=1)[rank].clone()
+""",
+        "says": "48 are enough. The task says: no rank may send what",
+    },
 }

@@ -26,4 +26,5 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
             (weights.clone(), gradients[rank], momentum[mine].clone()),
             after={0: weights - new, 2: new[mine]},
             calls=2,
+            says={"calls": "with two calls"},
         )

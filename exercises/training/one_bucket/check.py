@@ -14,5 +14,9 @@ from collectives.course.practice.exercise import ExerciseCase, hints
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call in range(3):
         yield ExerciseCase(
-            f"run {call + 1}", (gradients(rank, call),), after={0: averaged(n, call)}, calls=1
+            f"run {call + 1}",
+            (gradients(rank, call),),
+            after={0: averaged(n, call)},
+            calls=1,
+            says={"calls": "a single all_reduce"},
         )

@@ -12,7 +12,9 @@ from collectives.course.practice.exercise import ExerciseCase, hints
     "Broadcast the seed as a tensor of one number, then `torch.manual_seed`.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
-    for call, length in enumerate((3, 3, 0, 7)):
-        generator = torch.Generator().manual_seed(100 * call)
+    for call, (length, seed) in enumerate(
+        ((3, 0), (3, 100), (0, 200), (7, 2**24 + 1), (2, 2**40 + 1))
+    ):
+        generator = torch.Generator().manual_seed(seed)
         wanted = torch.rand(length, generator=generator, dtype=torch.float64)
-        yield ExerciseCase(f"run {call + 1}", (length, 100 * call + rank), wanted)
+        yield ExerciseCase(f"run {call + 1}", (length, seed + rank), wanted)

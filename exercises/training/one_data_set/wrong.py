@@ -25,4 +25,15 @@ def draw(length, seed):
         "change": ("torch.rand(length,", "torch.rand(3,"),
         "says": "the result is wrong.",
     },
+    "the seed travels in float32": {
+        "kind": "a seed above 2**24",
+        "around": """\
+def draw(length, seed):
+    shared = torch.tensor([float(seed)])
+    dist.broadcast(shared, src=0)
+    generator = torch.Generator().manual_seed(int(shared))
+    return torch.rand(length, generator=generator, dtype=torch.float64)
+""",
+        "says": "the result is wrong.",
+    },
 }

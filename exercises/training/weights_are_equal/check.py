@@ -24,6 +24,12 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     # The middle rank has the mean of all, and each rank's weights have one sum.
     weights = weights + torch.tensor([1.0, -1.0, 0.0, 0.0]) * (rank - (n - 1) / 2)
     yield ExerciseCase("all differ", (weights,), n == 1)
+    for place in (0, 3):
+        weights = torch.arange(4.0)
+        weights[place] += rank == n - 1
+        yield ExerciseCase(f"rank {n - 1} differs at place {place}", (weights,), n == 1)
+    yield ExerciseCase("another order", (torch.arange(4.0).roll(rank),), n == 1)
+    yield ExerciseCase("no weights", (torch.empty(0),), True)
     yield ExerciseCase(
         "a small difference", (torch.tensor([1.0]).double() + 1e-12 * (rank == 0),), n == 1
     )

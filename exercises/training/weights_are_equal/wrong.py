@@ -49,4 +49,21 @@ def all_equal(weights):
 """,
         "says": "the result is wrong.",
     },
+    "it compares the norms": {
+        "kind": "the same values in another order",
+        "around": """\
+def all_equal(weights):
+    norm = weights.double().norm()
+    return right(norm.view(1))
+""",
+        "says": "another order",
+    },
+    "it leaves out the last element": {
+        "kind": "a difference at one place",
+        "around": """\
+def all_equal(weights):
+    return right(weights[: max(1, len(weights) - 1)])
+""",
+        "says": "differs at place 3",
+    },
 }
