@@ -77,14 +77,14 @@ def questions(
                 after_recv,
             ),
             ("isend, irecv", "other messages than those that are waited for first", out_of_order),
-            ("isend, irecv", "tensors reused after wait()", message_reused),
+            ("isend, irecv", "a tensor reused after wait()", message_reused),
             ("any two calls", "all calls in flight", all_in_flight),
             ("new_group", "two groups in opposite order", opposite_order),
             ("new_group", f"{_GROUPS} made and destroyed", many_groups),
             ("destroy_process_group", "another group works afterwards", remade),
         ):
             cell = _cell("all_reduce", backend, device, size, 1000)
-            yield _question(call, case, size, functools.partial(ask, cell=cell), 60.0)
+            yield _question(call, case, size, functools.partial(ask, cell=cell), 60.0, cell)
         if threads:
             cell = _cell("all_reduce", backend, device, size, 1000)
             for case, ask in (
@@ -92,16 +92,14 @@ def questions(
                 ("in two threads, one group", in_threads_of_one_group),
             ):
                 run = functools.partial(ask, cell=cell)
-                yield _question("any two calls", case, size, run, 60.0)
+                yield _question("any two calls", case, size, run, 60.0, cell)
 
 
 def _question(
-    call: str, case: str, size: int, run: Any, limit: float, cell: Any = None
+    call: str, case: str, size: int, run: Any, limit: float, cell: DetailedCell
 ) -> Question:
-    kind = case.partition(",")[0]
-    return Question(
-        "at once", call, case, size, run, (("case", kind),), limit, cell and (kind, cell)
-    )
+    kind = case.partition(", ")[0]
+    return Question("at once", call, case, size, run, (("case", kind),), limit, (kind, cell))
 
 
 def _cell(name: str, backend: str, device: str, size: int, elements: int) -> DetailedCell:

@@ -63,7 +63,9 @@ class Plan:
             members = [tuple(range(size))] + ([(1, size - 1)] if size > 2 else [])
             for one in members:
                 run = functools.partial(in_rank.group_facts, members=one)
-                yield Question("group", "init_process_group", f"ranks {list(one)}", size, run)
+                cell = self.detailed("barrier", None, size, members=one)
+                case, program = f"ranks {list(one)}", ("group", cell)
+                yield Question("group", "init_process_group", case, size, run, program=program)
 
     def _calls(self) -> Iterator[Question]:
         """The cells of the matrix: all on the smallest world, float32 on the others."""
@@ -84,6 +86,8 @@ class Plan:
                     if (elements or 0) > _LONGEST and size > 2 and elements not in self.sizes:
                         continue
                     for dtype in ("float32", "int64"):
+                        if (elements, dtype) == (None, "float32"):
+                            continue  # that is how the cells of the matrix are asked
                         data = "wide" if (elements or 0) >= _LONG else "exact"
                         cell = self.detailed(name, dtype, size, elements=elements, data=data)
                         yield self.cell("sizes", cell)
@@ -129,14 +133,16 @@ class Plan:
                 yield self.cell("groups", cell)
         for late in range(4):
             run = functools.partial(at_once.late_barrier, late=late)
-            yield Question("groups", "barrier", f"rank {late} comes last", 4, run)
+            cell = self.detailed("barrier", None, 4, chosen_root=late)
+            case, program = f"rank {late} comes last", ("barrier", cell)
+            yield Question("groups", "barrier", case, 4, run, program=program)
 
     def names(self) -> list[str]:
         """The forms of the calls that move tensors and that this torch has."""
         return [name for name in (*REDUCING, *MOVING, *COALESCED) if called(FORMS[name])]
 
     def detailed(
-        self, name: str, dtype: str, size: int, variant: str = "", **details: Any
+        self, name: str, dtype: str | None, size: int, variant: str = "", **details: Any
     ) -> DetailedCell:
         form = FORMS[name]
         op = "SUM" if form.reduces else None

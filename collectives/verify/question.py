@@ -31,8 +31,8 @@ class Question:
 
     It returns None if all is right, a text for what is wrong, or a Stated. `call` is the call that
     it is about, `case` says with what. `traits` are the same in words that can be compared: what
-    questions that failed have in common is told from them. `limit` is in seconds. If the question
-    `simpler`, a case of the same call, is answered wrongly, this one is told nothing new.
+    questions that failed have in common is told from them. `limit` is in seconds. From
+    `program`, program.py writes a program that asks the same.
     """
 
     section: str
@@ -75,7 +75,13 @@ class Answer:
     def of_row(cls, row: dict[str, Any]) -> "Answer":
         traits = tuple((name, _hashable(value)) for name, value in row["traits"])
         question = Question(
-            row["section"], row["call"], row["case"], row["ranks"], cls.of_row, traits
+            row["section"],
+            row["call"],
+            row["case"],
+            row["ranks"],
+            cls.of_row,
+            traits,
+            program=row["program"],
         )
         return cls(question, row["state"], row["detail"], row["place"])
 

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from collectives.semantics.cell import Cell
 from collectives.semantics.check import Mismatch
 from collectives.semantics.probe import judged
 from collectives.verify.question import Question, Stated
@@ -29,7 +30,10 @@ def questions(backend: str, device: str, world_sizes: tuple[int, ...]) -> Iterat
                 run: Any = functools.partial(nan_in, op=op, dtype=dtype)
                 traits = (("dtype", word), ("op", op), ("data", "special"))
                 case = f"{op}, {word}, nan and a number"
-                yield Question("widths", "all_reduce", case, size, run, traits)
+                cell = Cell("all_reduce", "all_reduce", backend, device, word, op, size)
+                yield Question(
+                    "widths", "all_reduce", case, size, run, traits, program=("nan", cell)
+                )
         for name in _CALLS:
             for dtype in _DTYPES:
                 for scale in ("ones", "limit"):
@@ -38,7 +42,9 @@ def questions(backend: str, device: str, world_sizes: tuple[int, ...]) -> Iterat
                     run = functools.partial(rounded, name=name, dtype=dtype, scale=scale)
                     traits = (("dtype", word), ("op", "SUM"), ("data", "rounded"))
                     case = f"SUM, {word}, {what}"
-                    yield Question("widths", name, case, size, run, traits)
+                    cell = Cell(name, f"{name}:{scale}", backend, device, word, "SUM", size)
+                    program = "rounded", cell
+                    yield Question("widths", name, case, size, run, traits, program=program)
 
 
 def nan_in(rank: int, size: int, device: torch.device, op: str, dtype: torch.dtype) -> Stated | str:
