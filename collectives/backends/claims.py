@@ -23,6 +23,10 @@ from collectives.semantics.cell import Cell
 STATES = ("works", "refuses", "crashes", "hangs", "wrong")
 BROKEN = STATES[2:]  # what no backend should do
 
+# So begin variants of calls that do not match on the ranks ("other_length"). The matrix has no
+# cells of them: `collectives verify` tells what comes of them, and judges what a claim names.
+MISMATCHED = "other_"
+
 OURS = resources.files("collectives.backends").joinpath("claims.toml")
 
 

@@ -38,6 +38,10 @@ def verify(
         Path | None,
         typer.Option(metavar="FILE", help="Compare with the .json of another certificate."),
     ] = None,
+    claims_file: Annotated[
+        Path | None,
+        typer.Option("--claims", metavar="FILE", help="What you claim of calls that do not match."),
+    ] = None,
     out: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Where the certificate goes.")
     ] = Path(),
@@ -50,7 +54,7 @@ def verify(
     cause, with the smallest case as a program.
     """
     from collectives.backends import availability
-    from collectives.verify import asking, certificate
+    from collectives.verify import asking, certificate, stated
     from collectives.verify.plan import Plan
 
     try:
@@ -61,7 +65,14 @@ def verify(
         name, device = availability.choose(name, None, max(ranks))
         lesson_sizes = ranks if quick or world_sizes else (1, 2, 3, 4, 5)
         plan = Plan(
-            name, device, quick, ranks, _numbers("--sizes", sizes, 0), threads, lesson_sizes
+            name,
+            device,
+            quick,
+            ranks,
+            _numbers("--sizes", sizes, 0),
+            threads,
+            lesson_sizes,
+            stated.load(claims_file),
         )
     except (ValueError, OSError) as error:
         return terminal.failed("collectives verify", error)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from collectives.backends.claims import BROKEN, STATES, Claim, expected, table
+from collectives.backends.claims import BROKEN, MISMATCHED, STATES, Claim, expected, table
 from collectives.matrix.measured import Matrix, Measured
 from collectives.semantics.cell import Cell
 from collectives.words import counted
@@ -119,7 +119,8 @@ def claims_without_cells(claims: Iterable[Claim], probes: list[Cell]) -> list[st
         if not claim.form or (claim.backend, claim.device) not in probed:
             continue
         cells = [cell for cell in probes if claim.speaks_of(cell)]
-        if not cells:
+        named = [form for form in claim.form if f":{MISMATCHED}" not in form]
+        if named and not cells:
             found.append(
                 f"{claim} ({claim.source}) speaks of no cell: nothing can prove it; "
                 "correct its names or take it out"
@@ -128,7 +129,7 @@ def claims_without_cells(claims: Iterable[Claim], probes: list[Cell]) -> list[st
         forms = {cell.form for cell in cells} | {cell.name for cell in cells}
         found += [
             f"{claim} ({claim.source}) names the form {form!r}, of which there is no cell"
-            for form in claim.form
+            for form in named
             if form not in forms
         ]
     return found

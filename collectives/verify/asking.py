@@ -9,7 +9,7 @@ from collectives.backends import availability
 from collectives.course import chapters
 from collectives.launcher import server, start
 from collectives.matrix import PRELOADED
-from collectives.verify import lessons
+from collectives.verify import lessons, stated
 from collectives.verify.failure import Sufferer
 from collectives.verify.plan import Plan
 from collectives.verify.question import NOT_ASKED, STATED, Answer, Question
@@ -86,7 +86,7 @@ def _items(questions: list[Question], plan: Plan) -> list[_Item]:
         if section == "failure":
             items += [(section, weight, functools.partial(_suffer, sufferer, q)) for q in some]
         elif section == "stated":
-            items += [(section, weight, functools.partial(_state, q)) for q in some]
+            items += [(section, weight, functools.partial(_state, plan, q)) for q in some]
         else:
             items.append((section, weight * len(some), functools.partial(_together, some)))
     for size in plan.lesson_sizes:
@@ -104,14 +104,15 @@ def _suffer(sufferer: Sufferer, question: Question, asker: Asker) -> list[Answer
     return [sufferer.ask(question)]
 
 
-def _state(question: Question, asker: Asker) -> list[Answer]:
-    """Whatever comes of it is told, and nothing is judged."""
-    return [
+def _state(plan: Plan, question: Question, asker: Asker) -> list[Answer]:
+    """Whatever comes of it is told, and judged only where a claim speaks of it."""
+    told = [
         answer
         if answer.state in (STATED, NOT_ASKED)
         else Answer(question, STATED, f"{answer.state}: {answer.detail}")
         for answer in asker.ask([question])
     ]
+    return [stated.judged(answer, plan.claims) for answer in told]
 
 
 def _lessons(plan: Plan, size: int, asker: Asker) -> list[Answer]:

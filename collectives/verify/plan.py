@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from collectives.backends.claims import Claim
 from collectives.matrix import selection
 from collectives.semantics import values, wide_values
 from collectives.semantics.cell import Cell, DetailedCell
@@ -46,6 +47,7 @@ class Plan:
     sizes: tuple[int, ...] = ()
     threads: bool = False
     lesson_sizes: tuple[int, ...] = (1, 2, 3, 4, 5)
+    claims: tuple[Claim, ...] = ()
 
     def questions(self) -> Iterator[Question]:
         yield from self._group()

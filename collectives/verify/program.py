@@ -1,6 +1,7 @@
 """The smallest question that is answered wrongly, as a program that runs without this package."""
 
 import re
+from typing import Any
 
 import torch
 
@@ -106,14 +107,13 @@ _SAME = "torch.testing.assert_close({}, {}, rtol=0, atol=0)"
 
 def of(question: Question, modules: tuple[str, ...]) -> str:
     """The program; empty where there is none for this kind of question."""
-    given = question.program
+    given: Any = question.program
     if not given or isinstance(given, str):
         return given or ""
-    if isinstance(given, Cell):
-        given = "", given
-    kind, cell, *more = given
-    if kind == "failure":
-        return _with_a_peer_that_fails(cell, *more, modules)
+    if isinstance(given, tuple) and given[0] == "failure":
+        _, name, fate, victim, backend = given
+        return _with_a_peer_that_fails(name, fate, victim, backend, modules)
+    kind, cell = ("", given) if isinstance(given, Cell) else given
     lines = _WHOLE[kind](cell) if kind in _WHOLE else _lines(kind, cell)
     if not lines:
         return ""
@@ -542,7 +542,7 @@ def _with_a_peer_that_fails(
     one, last = [rank for rank in range(3) if rank != victim]
     lines = [
         "# python smallest.py",
-        "import os, signal, tempfile, threading, time",
+        f"import os, signal, tempfile, {'threading, ' if fate == 'dies in' else ''}time",
         "from datetime import timedelta",
         *_imports("", modules),
         "file, child = tempfile.mktemp(), os.fork()",

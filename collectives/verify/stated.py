@@ -1,16 +1,21 @@
-"""What is told and not judged: equal bits, calls that do not match."""
+"""What is told: equal bits, and calls that do not match, which are judged by claims alone."""
 
 import functools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from collectives.backends import claims
+from collectives.backends.claims import Claim
+from collectives.semantics.cell import Cell
 from collectives.semantics.probe import first_line
-from collectives.verify.question import Question, Stated
+from collectives.verify.question import FAULTS, STATED, Answer, Question, Stated
 
 _LIMIT = timedelta(seconds=2)
 _PATIENCE = timedelta(seconds=6)
@@ -18,27 +23,27 @@ _PATIENCE = timedelta(seconds=6)
 # What two ranks do that do not agree, by what they disagree about.
 _Calls = dict[str, tuple[str, Callable[[int, Any], Any]]]
 MISMATCHES: _Calls = {
-    "other length": (
+    "other_length": (
         "all_reduce",
         lambda rank, group: dist.all_reduce(torch.ones(5 + 3 * rank), group=group),
     ),
-    "other dtype": (
+    "other_dtype": (
         "all_reduce",
         lambda rank, group: dist.all_reduce(
             torch.ones(6, dtype=(torch.float32, torch.int64)[rank]), group=group
         ),
     ),
-    "other reduction": (
+    "other_reduction": (
         "all_reduce",
         lambda rank, group: dist.all_reduce(
             torch.ones(5), (dist.ReduceOp.SUM, dist.ReduceOp.MAX)[rank], group=group
         ),
     ),
-    "other root": (
+    "other_root": (
         "broadcast",
         lambda rank, group: dist.broadcast(torch.full((5,), 1.0 + rank), rank, group=group),
     ),
-    "other call": (
+    "other_call": (
         "all_reduce",
         lambda rank, group: (
             dist.all_reduce(torch.ones(5), group=group)
@@ -55,7 +60,9 @@ def questions(backend: str, device: str) -> Iterator[Question]:
         yield Question("stated", name, "the same sum again, and with ranks exchanged", 4, run)
     for what, (name, _) in MISMATCHES.items():
         run = functools.partial(mismatched, what=what)
-        yield Question("stated", name, f"{what} on rank 1", 2, run, (("variant", what),))
+        cell = Cell(name, f"{name}:{what}", backend, device, "float32", "SUM", 2)
+        case = f"{what.replace('_', ' ')} on rank 1"
+        yield Question("stated", name, case, 2, run, (("variant", what),), program=cell)
 
 
 def bits_again(rank: int, size: int, device: torch.device, name: str) -> Stated:
@@ -100,3 +107,38 @@ def mismatched(rank: int, size: int, device: torch.device, what: str) -> Stated:
     except RuntimeError:
         return Stated(f"rank {rank} {text}; another rank hung")
     return Stated("; ".join(f"rank {other} {text}" for other, text in enumerate(texts)))
+
+
+def load(file: Path | None) -> tuple[Claim, ...]:
+    """A backend's own claims of calls that do not match. ValueError if the file has none."""
+    if file is None:
+        return ()
+    forms = [f"{name}:{what}" for what, (name, _) in MISMATCHES.items()]
+    found = [claim for claim in claims.load(file) if {*claim.form} & {*forms}]
+    if not found:
+        raise ValueError(f"{file} claims nothing of calls that do not match: {', '.join(forms)}.")
+    return tuple(found)
+
+
+def judged(answer: Answer, known: tuple[Claim, ...]) -> Answer:
+    """The answer as it is, unless a claim names such a call: then it has to do what is claimed."""
+    cell = answer.question.program
+    own = [claim for claim in known if isinstance(cell, Cell) and cell.form in claim.form]
+    claim = claims.expected(cell, torch.__version__, tuple(own)) if own else None
+    if claim is None or answer.state != STATED:
+        return answer
+    state = _state(answer.detail)
+    if state == claim.state:
+        return replace(answer, state="works")
+    text = f"it is claimed that this {claim.state}: {claim.reason}. What came: {answer.detail}"
+    return replace(answer, state=state if state in FAULTS else "wrong", detail=text)
+
+
+def _state(detail: str) -> str:
+    """What came of calls that do not match: if no rank raised, they were taken as if they did."""
+    kind = detail.partition(":")[0]
+    if kind in ("hangs", "crashes"):
+        return kind
+    if "another rank hung" in detail:
+        return "hangs"
+    return "refuses" if "raised" in detail else "wrong"

@@ -4,17 +4,18 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from repository import SUPPORT
 from typer.testing import CliRunner
 
-from collectives.backends import availability
+from collectives.backends import availability, claims
 from collectives.cli import app
-from collectives.verify import asking, certificate, program
+from collectives.verify import asking, certificate, program, stated
 from collectives.verify.causes import causes_of
 from collectives.verify.plan import Plan
-from collectives.verify.question import NOT_ASKED, Answer, Question
+from collectives.verify.question import NOT_ASKED, STATED, Answer, Question
 
 # A backend with one fault, the questions that it touches, and what the only cause must say.
 FAULTS = {
@@ -130,3 +131,39 @@ def test_a_certificate_lists_what_was_not_asked_and_compares_with_another(tmp_pa
 def test_what_cannot_be_asked_is_said_in_a_sentence(words, text, status):
     result = CliRunner().invoke(app, ["verify", *words])
     assert (result.exit_code, text in " ".join(result.output.split())) == (status, True)
+
+
+CLAIM = """
+[[claim]]
+backend = "gloo"
+device = "cpu"
+form = "broadcast:other_root"
+state = "refuses"
+reason = "both ranks are told"
+"""
+
+
+def test_calls_that_do_not_match_are_judged_where_the_backends_own_claims_name_them(tmp_path):
+    file = tmp_path / "claims.toml"
+    file.write_text(CLAIM)
+    (question,) = [one for one in stated.questions("gloo", "cpu") if one.call == "broadcast"]
+    told = Answer(question, STATED, "rank 0 returned; rank 1 returned")
+    assert stated.judged(told, claims.load(None)) == told  # ours claim nothing of them
+    found = stated.judged(told, stated.load(file))
+    assert (found.state, "it is claimed that this refuses: both ranks are" in found.detail) == (
+        "wrong",
+        True,
+    )
+    kept = stated.judged(
+        replace(told, detail="rank 0 raised X; rank 1 raised X"), stated.load(file)
+    )
+    assert kept.state == "works"
+    file.write_text(CLAIM.replace("other_root", "other_rot"))
+    with pytest.raises(ValueError, match="claims nothing of calls that do not match: all_reduce:"):
+        stated.load(file)
+
+
+def test_the_command_needs_no_pytest():
+    """The extra "verify" is for who asks with pytest."""
+    text = "import sys; sys.modules['pytest'] = None; from collectives.verify import asking, certificate"
+    subprocess.run([sys.executable, "-c", text], check=True, timeout=300)
