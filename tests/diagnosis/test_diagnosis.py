@@ -853,6 +853,41 @@ def test_an_abort_amid_calls_of_python_and_c_plus_plus_that_met_is_their_mismatc
     check(verdict, "mismatch", 2, field="shape")
 
 
+def test_gloo_ended_a_rank_whose_call_is_not_known_for_a_message_that_another_sent_elsewhere():
+    died = State("died", "by SIGABRT", ("train.py", 30, "f"), 1, signal=6, torch_does="reduces")
+    verdict = diagnose(made("", "all_reduce!"), {0: died, 1: LOST}, stalled=False)
+    check(verdict, "mismatch", 0, 1, field="call")
+    assert "different calls: gloo ended rank 0" in verdict.says
+    together = made("all_reduce...", "all_reduce!")
+    assert diagnose(together, {0: died, 1: LOST}, stalled=False).kind == "died"
+
+
+# What is said beside the verdict: the calls, the states, and the note.
+ASIDES = {
+    "a ring with the wrong source": (
+        made("irecv:1 isend:1 wait:1...", "irecv:2 isend:2 wait:1...", "irecv:0 isend:0 wait:1..."),
+        {},
+        "no rank sent what rank 0 receives by irecv(src=1, tag=0)",
+    ),
+    "a send that its rank never waited for": (
+        made("isend:1", "recv:0..."),
+        {0: ENDED},
+        "rank 0 never waited for isend(dst=1, tag=0)",
+    ),
+    "an exception that was swallowed": (
+        RANK_1_IS_ABSENT,
+        {1: State("returned", caught="KeyError: 'label' (train.py:8)")},
+        "rank 1 caught KeyError: 'label' (train.py:8)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("calls", "states", "note"), ASIDES.values(), ids=ASIDES)
+def test_what_helps_to_understand_is_said_beside_the_verdict(calls, states, note):
+    verdict = diagnose(calls, states)
+    assert note in "\n".join(verdict.notes), verdict.says
+
+
 def test_a_rank_that_left_the_group_may_have_joined_a_cpp_call_that_is_not_known_yet():
     own = Program(3).call(1, "destroy_process_group")
     native = wait_in(Program(3), [0, 2])
