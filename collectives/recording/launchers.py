@@ -32,10 +32,13 @@ FOREIGN = ("TORCHELASTIC_", "ROLE_", "GROUP_", "MASTER_", "PMI", "OMPI_", "MPI_L
 # Which attempt of an elastic job this is, and how many may follow.
 ATTEMPT, MOST_ATTEMPTS = "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"
 
+# Whether the store of the ranks is torchrun's own, which is one and the same for all attempts.
+AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+
 # What a process under diagnosis notes of itself when it starts.
 NOTED = (
     *(name for names in ALL for name in names),
-    *("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", ATTEMPT, MOST_ATTEMPTS),
+    *("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", ATTEMPT, MOST_ATTEMPTS, AGENT_STORE),
 )
 
 

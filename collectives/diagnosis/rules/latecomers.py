@@ -50,6 +50,11 @@ class Process:
         return most.isdecimal() and self.attempt < int(most)
 
     @property
+    def has_store_of_earlier(self) -> bool:
+        """Whether its store is the one in which an earlier attempt left its keys."""
+        return self.attempt > 0 and self.environ.get(launchers.AGENT_STORE) == "True"
+
+    @property
     def program(self) -> tuple[str, ...]:
         """What it runs: the script, or -m and the module, or -c and the text.
 

@@ -23,6 +23,11 @@ from collectives.recording.call import Call, RiskyCall
 NOT_DISTRIBUTED = Verdict(
     "not-distributed", "no process that could be watched called torch.distributed"
 )
+# docs/machines.md shows the mistake and its cure.
+KEEPS_STORE = (
+    "torchrun kept the store of the attempt before, where ranks find addresses of the dead: "
+    "set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
+)
 OK_AS_SEEN = Verdict("ok", "all that was seen fitted")
 
 _TICK_NS = 50_000_000
@@ -220,6 +225,14 @@ class Job:
         A world that failed is forgotten once its launcher has started the next.
         """
         self._end_attempts()
+        verdict = self._first_fault(stalled)
+        if self.attempts and verdict.kind not in ("ok", "not-distributed"):
+            processes = self.table.processes().values()
+            if any(process.has_store_of_earlier for process in processes):
+                verdict = dataclasses.replace(verdict, notes=(*verdict.notes, KEEPS_STORE))
+        return verdict
+
+    def _first_fault(self, stalled: bool) -> Verdict:
         worlds = self._current()
         if stalled:
             self._expect()
