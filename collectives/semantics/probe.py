@@ -102,6 +102,13 @@ class ProbedCall:
         )
         self.result: Any = None
 
+    def refill(self, case: Case) -> None:
+        """The next call is of the same tensors, with this case's data."""
+        plan = self.form.plan(case)
+        self.case, self.expected = case, plan.pop("result", ANYTHING)
+        for name, part in plan.items():
+            _refill(self.memory[name], part)
+
     def begin(self) -> Any:
         """Make the call; what it returns, a Work if it is asynchronous."""
         self.result = self.form.call(forms.function(self.form), self.case, self.tensors)
@@ -223,6 +230,11 @@ class _Memory:
         self.tensor.copy_(self.held())
         self.equal_nan = case.data == "special"
 
+    def refill(self, buffer: Buffer) -> None:
+        self.buffer = buffer
+        self.bytes.fill_(_GUARD_BYTE)
+        self.tensor.copy_(self.held())
+
     def _kept(self, got: torch.Tensor, after: torch.Tensor) -> str:
         """What it says about the call if every wrong element is as it was before."""
         held = self.held()
@@ -274,6 +286,14 @@ def _lay_out(part: Any, case: Case) -> Any:
     if isinstance(part, list):
         return [_lay_out(item, case) for item in part]
     return _Memory(part, case) if isinstance(part, Buffer) else part
+
+
+def _refill(memory: Any, part: Any) -> None:
+    if isinstance(part, list):
+        for pair in zip(memory, part, strict=True):
+            _refill(*pair)
+    elif isinstance(part, Buffer):
+        memory.refill(part)
 
 
 def _tensors(part: Any) -> Any:

@@ -42,7 +42,8 @@ def moved(code: int, shape: Shape, dtype: torch.dtype) -> torch.Tensor:
         bits = torch.finfo(dtype)
         tiny = bits.smallest_normal * bits.eps
         numbers = [-0.0, math.nan, math.inf, -math.inf, tiny, -tiny, bits.max, bits.min]
-        special = torch.tensor(numbers, dtype=torch.float64).to(dtype)[:length]
+        # At most half of it: short messages of different codes have to differ, too.
+        special = torch.tensor(numbers, dtype=torch.float64).to(dtype)[: length // 2]
         found[: len(special)] = special
     return found.view(shape)
 
@@ -98,6 +99,8 @@ def _integers(
     found: torch.Tensor = (mixed * _SPREAD >> (63 - width)) & (2**width - 1) | 1 | 2 ** (width - 1)
     if not is_integer or torch.iinfo(dtype).min < 0:
         found = torch.where((places + rank) % 3 == 0, -found, found)
+    elif op in ("MIN", "MAX"):  # a signed comparison takes those with the highest bit for the least
+        found = torch.where((places + rank) % 3 == 0, found >> 1, found)
     return size * found if op == "AVG" else found
 
 

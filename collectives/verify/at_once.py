@@ -54,7 +54,7 @@ def questions(
                 (f"{_IN_FLIGHT} in flight, 65,537 elements", in_flight, 65_537),
                 ("no Work ends before its call", not_early, 1000),
                 ("tensors reused after wait()", reused, 65_537),
-                (f"{_MANY:,} small calls", many, 5),
+                (f"{_MANY:,} calls of the same tensors", many, 5),
             ):
                 run = functools.partial(run, cell=cells[elements])
                 if elements == 5 and size != min(world_sizes):
@@ -225,11 +225,11 @@ def _flat(part: Any) -> list[Any]:
 
 
 def many(rank: int, size: int, device: torch.device, cell: DetailedCell) -> str | None:
-    """A thousand small calls, each with other data. Nothing of them stays."""
+    """A thousand small calls of the same tensors, each with other data. Nothing of them stays."""
     with judged(rank, size) as verdict:
-        before = None
+        before, call = None, _call(rank, device, cell, 0)
         for number in range(_MANY):
-            call = _call(rank, device, cell, number)
+            call.refill(replace(call.case, salt=number))
             call.begin()
             _ended(call, f"call {number + 1:,} of {_MANY:,}")
             if number == _MANY // 2:

@@ -135,6 +135,8 @@ def _lines(kind: str, cell: Cell) -> list[str]:
     begin = [f"rank, ranks, root = dist.get_rank(), {list(cell.ranks)}, {cell.root}"]
     begin += ["group = dist.new_group(ranks)"] if in_group else []
     begin += [f"x = lambda r, k=0: {_numbers(cell)}"]
+    if kind.startswith("1,000"):
+        begin.append("same = lambda t, name, kept={}: kept.setdefault(name, t).copy_(t)")
     if odd := _ODD.get(
         "lazy complex" if "lazy" in cell.variant and _is_complex(cell) else cell.variant
     ):
@@ -178,6 +180,8 @@ def _numbers(cell: Cell) -> str:
         places = f"torch.arange({start + 1:_} + {more})"
     if dtype.is_complex:
         found = f"({places} % 7 + r + k + 1j * (k + 1)).to({name})"
+    elif data == "wide" and name in ("torch.uint8", "torch.int8"):
+        found = f"({places} * 37 + 90 * r + k).to({name})"
     elif dtype.itemsize == 1:
         most = 2 if "bool" in name else 3 if cell.op == "PRODUCT" else 29
         found = f"(({places} + r + k) % {most}).to({name})"
@@ -200,7 +204,7 @@ def _numbers(cell: Cell) -> str:
 
 def _collective(kind: str, cell: Cell, group: str) -> list[str]:
     setup, call, got, should = _CALLS[cell.name]
-    number = {f"{_FOUR} in flight": _FOUR, "1,000 small calls": 1000}.get(kind, 0)
+    number = {f"{_FOUR} in flight": _FOUR, "1,000 calls of the same tensors": 1000}.get(kind, 0)
     is_async = bool(kind) or cell.variant == "async"
     op = "" if cell.op in (None, "SUM") else f", op=dist.ReduceOp.{cell.op}"
     if cell.op == "PREMUL_SUM":
@@ -222,7 +226,7 @@ def _collective(kind: str, cell: Cell, group: str) -> list[str]:
     def fill(text: str) -> str:
         for name, word in words.items():
             text = text.replace(name, word)
-        return _odd_tensors(text, cell)
+        return _odd_tensors(text, cell, number > _FOUR)
 
     setup, call, got, should = (*map(fill, setup),), f"dist.{fill(call)}", fill(got), fill(should)
     alone = "if rank == root: " if cell.name in _ROOT_ALONE else ""
@@ -277,13 +281,16 @@ def _sum(cell: Cell, terms: str) -> str:
     return found if name in _PLAIN else f"({found}).to(torch.{name})"
 
 
-def _odd_tensors(text: str, cell: Cell) -> str:
-    """Outputs and inputs, as this variant wants them."""
+def _odd_tensors(text: str, cell: Cell, same: bool = False) -> str:
+    """Outputs and inputs, as this variant wants them; `same`: those of the call before."""
 
     def tensor(match: re.Match[str]) -> str:
         what, found = match[1], match[2]
         if what == "new":
             found = f"torch.zeros_like({found})"
+        if same:
+            piece = "r" if re.search(r"\br\b", found) and " for " not in found else "0"
+            return f"same({found}, ({what!r}, {piece}))"
         if cell.variant not in _ODD:
             return found
         some = {"own": ", rank % 2 == 1", "both": ", rank % 2 == 0"}.get(what, "")

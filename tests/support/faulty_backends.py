@@ -128,10 +128,26 @@ class Root_in_the_world(OnGloo):
         return self._gloo.broadcast(tensors, options)
 
 
+class Copies_an_input_once(OnGloo):
+    def allgather(self, outputs, inputs, options):
+        (own,) = inputs
+        self._copies = getattr(self, "_copies", {})
+        copy = self._copies.setdefault((own.data_ptr(), own.shape, own.dtype), own.clone())
+        return self._gloo.allgather(outputs, [copy], options)
+
+
+class Compares_bytes_with_a_sign(OnGloo):
+    def allreduce(self, tensors, options):
+        (tensor,) = tensors
+        if tensor.dtype is torch.uint8:
+            tensor = tensor.view(torch.int8)
+        return self._gloo.allreduce([tensor], options)
+
+
 FAULTY = (
     *(Faultless, Says_0_of_1, Loses_past_65536, Int64_in_float32, Swallows, Ends_early),
     *(Shares_a_buffer, Keeps_descriptors, Ignores_the_limit, Never_leaves, Waits_for_messages),
-    Root_in_the_world,
+    *(Root_in_the_world, Copies_an_input_once, Compares_bytes_with_a_sign),
 )
 for group in FAULTY:
     if group.__name__.lower() not in dist.Backend.backend_list:
