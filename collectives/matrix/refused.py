@@ -42,7 +42,7 @@ def by_reason(refusals: Iterable[tuple[str, str]]) -> list[str]:
     for reason, names in groups.items():
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         lines.append(f"{names[0]}{more}: {reason}")
-        calls = {re.split("[ :]", name)[0]: None for name in names}
+        calls = {re.split("[ :(]", name)[0]: None for name in names}
         lines += [f"  calls: {', '.join(calls)}"] if len(calls) > 1 else []
         lines += [f"  -> {text}" for words, text in _MEANINGS.items() if re.search(words, reason)]
     return lines

@@ -1,6 +1,7 @@
 """What a backend was asked and what came of it: as data, and as a page."""
 
 import json
+import re
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -11,10 +12,13 @@ from collectives.backends import availability, machine
 from collectives.matrix import refused
 from collectives.verify import program
 from collectives.verify.causes import causes_of
+from collectives.verify.failure import PATIENCE
 from collectives.verify.plan import Plan
 from collectives.verify.question import NOT_ASKED, SECTIONS, STATED, STATES, Answer
 
 FORMAT = 1
+
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\\x..|\d+")
 
 # Columns of the table of calls.
 _COLUMNS = ("calls", "sizes", "widths", "groups", "at once", "failure")
@@ -110,12 +114,13 @@ class Certificate:
         return "\n".join(lines)
 
     def _refused(self) -> str:
+        first: dict[str, str] = {}  # reasons that differ in numbers alone are one
         found = [
-            (f"{answer.question.call} {answer.question}", answer.detail)
+            (str(answer.question), first.setdefault(_NUMBERS.sub("", answer.detail), answer.detail))
             for answer in self.answers
             if answer.state == "refuses"
         ]
-        lines = refused.by_reason([(text.partition(" ")[2], why) for text, why in found])
+        lines = refused.by_reason(found)
         return "\n".join(f"- {line}" if line[0] != " " else line for line in lines) or "Nothing."
 
     def _failures(self) -> str:
@@ -132,8 +137,8 @@ class Certificate:
             return ""
         lines = [
             f"In {right} of {len(found)} cases every other rank raised, or returned what it can "
-            "have, within 2 s, and a new group worked afterwards; the others are listed above. "
-            "Without an error, because they depend on nothing that the peer gives:"
+            f"have, within {PATIENCE:g} s, and a new group worked afterwards. Without an error, "
+            "because they depend on nothing that the peer gives:"
         ]
         lines += [f"- {who}: {'; '.join(cases)}" for who, cases in returned.items()]
         return "\n".join(lines)

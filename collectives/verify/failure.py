@@ -38,9 +38,9 @@ from collectives.verify.at_once import CALLS, needs
 from collectives.verify.in_rank import together
 from collectives.verify.question import NOT_ASKED, Answer, Question
 
-# The limit of the group, and how much later a rank may return on a busy machine, in seconds.
+# The limit of the group, and when a rank must have returned on a busy machine, in seconds.
 LIMIT = 2.0
-_GRACE = 8.0
+PATIENCE = LIMIT + 8.0
 _RANKS = 3
 # For one world, with all that follows.
 _WHOLE = 100.0
@@ -107,11 +107,11 @@ def suffer(
         _fail(fate, note, call)
     if fate in ("dies before", "stops") or (fate == "dies in" and rank == _late(name, victim)):
         _wait(folder, "go")
-    watch(LIMIT + _GRACE)
+    watch(PATIENCE)
     begin = time.monotonic()
     outcome = _outcome(call)
     note("outcome", *outcome, time.monotonic() - begin)
-    watch(LIMIT + _GRACE)
+    watch(PATIENCE)
     note("ending")
     if fate in ("dies in", "stops") and dist.group.WORLD is not None:
         dist.group.WORLD.abort()
@@ -332,7 +332,7 @@ def judge(question: Question, notes: dict[str, Any]) -> Answer:
                 return Answer(
                     question, NOT_ASKED, f"the group could not be made: {error or 'why?'}"
                 )
-            text = f"rank {rank} still waits after {LIMIT + _GRACE:g} s; the group's limit is 2 s"
+            text = f"rank {rank} still waits after {PATIENCE:g} s; the group's limit is 2 s"
             return Answer(question, "hangs", f"{text}{where and f', at {where}'}", where)
         kind, text, seconds = words["outcome"]
         has_to_know = needs(name, rank, victim, victim if name == "recv" else 0)

@@ -12,12 +12,13 @@ from collectives.launcher.failure import LaunchError
 from collectives.launcher.launch import launch_in
 from collectives.launcher.world import World
 from collectives.semantics.check_training import check_training
+from collectives.semantics.probe import Silence
 
 # In seconds, for each lesson.
 TIMEOUT = 100.0
 
 
-def run_lessons(rank, world_size, device, names, backend, limit):
+def run_lessons(rank, world_size, device, names, backend, limit, silence):
     """Runs in a rank: these lessons in one world. An error names its step in a note."""
     for name in names:
         if name != names[0]:
@@ -59,7 +60,7 @@ def faults_of(names, backend, device, world_size, limit=1e-9) -> dict[str, str]:
     def fault(names):
         world = World.chosen(world_size, backend, device, TIMEOUT * len(names))
         try:
-            launch_in(world, run_lessons, (names, backend, limit), diagnose=True)
+            launch_in(world, run_lessons, (names, backend, limit, Silence()), diagnose=True)
         except LaunchError as error:
             return str(error)
 

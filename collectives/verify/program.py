@@ -183,7 +183,7 @@ def _numbers(cell: Cell) -> str:
     elif data == "wide" and name in ("torch.uint8", "torch.int8"):
         found = f"({places} * 37 + 90 * r + k).to({name})"
     elif dtype.itemsize == 1:
-        most = 2 if "bool" in name else 3 if cell.op == "PRODUCT" else 29
+        most = 3 if "bool" in name or cell.op == "PRODUCT" else 29
         found = f"(({places} + r + k) % {most}).to({name})"
     elif data == "special":
         limits = torch.finfo(dtype)
@@ -229,6 +229,8 @@ def _collective(kind: str, cell: Cell, group: str) -> list[str]:
         return _odd_tensors(text, cell, number > _FOUR)
 
     setup, call, got, should = (*map(fill, setup),), f"dist.{fill(call)}", fill(got), fill(should)
+    if cell.dtype == "bool":  # of which a byte may be 2
+        got, should = (f"[one.view(torch.uint8) for one in {some}]" for some in (got, should))
     alone = "if rank == root: " if cell.name in _ROOT_ALONE else ""
     if number:
         calls = f"[call(k) for k in range({number})][::-1]"

@@ -92,8 +92,8 @@ def rounded(
         once = (got.cpu() == exact.to(dtype)).double().mean().item()
         share = (error / bound).nan_to_num(0).max().item()
         return Stated(
-            f"{word}: off by at most {share:.2f} of (n - 1) eps sum|x|; {once:.0%} of the elements "
-            "are as if rounded once"
+            f"{word}: off by at most {share:.1f} of (n - 1) eps sum|x|; {round(once, 1):.0%} of "
+            "the elements are as if rounded once"
         )
     return verdict.wrong
 
