@@ -9,6 +9,7 @@ from collectives.course import chapters
 from collectives.course.practice import registry
 from tools import markdown
 
+_SHOWN = re.compile(r"^```(?:diff|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WORDS_A_MINUTE = 150
 LINES_A_MINUTE = 10
 FOR_A_PREDICTION, FOR_A_CHANGE, FOR_A_PROGRAM, FOR_ITS_LINE, FOR_A_TASK = 1, 2, 3, 1, 10
@@ -16,10 +17,7 @@ FOR_A_PREDICTION, FOR_A_CHANGE, FOR_A_PROGRAM, FOR_ITS_LINE, FOR_A_TASK = 1, 2, 
 
 def minutes(lesson: chapters.Lesson) -> tuple[float, float]:
     """Of reading and of exercises, by the rule that docs/contents.md states."""
-    cells = jupytext.read(lesson.path).cells
-    prose = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
-    code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
-    lines = [line for line in code.splitlines() if line.strip()]
+    prose, lines = parts(lesson)
     predictions = prose.count("**Predict first.**")
     tasks = _section(prose, "Change and try") + _section(prose, "Make it wrong")
     changes = len(re.findall(r"^\d+\. ", tasks, re.MULTILINE))
@@ -33,6 +31,17 @@ def minutes(lesson: chapters.Lesson) -> tuple[float, float]:
         + predictions * FOR_A_PREDICTION,
         changes * FOR_A_CHANGE + sum(map(_of_program, programs)) + tasks_of_its_own * FOR_A_TASK,
     )
+
+
+def parts(lesson: chapters.Lesson) -> tuple[str, list[str]]:
+    """Its prose, and its lines of code. What a lesson of the route shows of its program is code."""
+    cells = jupytext.read(lesson.path).cells
+    prose = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    code = [cell.source for cell in cells if cell.cell_type == "code"]
+    if lesson.name.startswith("route/"):
+        code += _SHOWN.findall(prose)
+        prose = _SHOWN.sub("", prose)
+    return prose, [line for text in code for line in text.splitlines() if line.strip()]
 
 
 def _of_program(name: str) -> float:

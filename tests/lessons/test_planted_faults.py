@@ -74,14 +74,18 @@ def test_the_lesson_notices_what_makes_a_claim_false(name, fault, tmp_path):
 
 
 def in_a_copy(fault: Planted, lesson: Path, folder: Path) -> Path:
-    """The lesson in a copy of its folder with the fault: its programs are started from there.
+    """The lesson in a copy of its folder and of examples/, with the fault: its programs are started
+    from there.
 
     A training that a fault keeps from going on is waited for no longer than a minute.
     """
-    copy = shutil.copytree(lesson.parent, folder / "copy")
+    root = chapters.folder().parent
+    for part in (lesson.parent, root / "examples"):
+        shutil.copytree(part, folder / part.relative_to(root))
+    copy = folder / lesson.parent.relative_to(root)
     if (job := copy / "elastic_job.py").exists():
         job.write_text(plant(job.read_text("utf-8"), "limit=150", "limit=60"), "utf-8")
-    (copy / fault.file.name).write_text(fault.text, "utf-8")
+    (folder / fault.file.relative_to(root)).write_text(fault.text, "utf-8")
     return copy / lesson.name
 
 

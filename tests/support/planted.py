@@ -93,8 +93,8 @@ def beside(lesson: Path) -> list[Planted]:
 
 def _row(lesson: Path, claim: str, old: str, new: str, **row) -> Planted:
     row = {"file": lesson.name, "step": "", "says": "", "alone": False} | row
-    module = None if row["file"] == lesson.name else lesson
-    file = lesson.with_name(row["file"])
+    module = None if row["file"] == lesson.name else lesson  # another file, or a program
+    file = (lesson.parent / row["file"]).resolve()
     return Planted(file, old, new, row["says"], row["step"], module, claim, row["alone"])
 
 

@@ -1,0 +1,133 @@
+# %% [markdown]
+"""
+# two_copies
+
+Start one script twice, and you have two programs: two models train side by side, and neither knows
+of the other.
+
+You have a training script for one GPU, and a machine with two. In nine lessons that script becomes
+a DDP training that you can take home. It is always the same program, and each lesson adds a few
+lines to it. This lesson only starts it twice, so that you see what is missing.
+
+    python lessons/route/two_copies.py
+    torchrun --nproc-per-node 2 examples/route/1_two_copies.py
+"""
+
+# %%
+from collectives import check, needs, run
+from started import started
+
+# %% [markdown]
+# ## The idea
+#
+# `torchrun --nproc-per-node 2` starts your script twice. Each copy, called a rank, is a process
+# with its own memory. So each copy draws its own random weights, and takes its own steps.
+# `init_process_group` introduces the copies to each other, but changes nothing about the training:
+# as long as you send nothing, nothing is sent.
+#
+# Two copies are useful only if they divide the work. Here every rank takes every n-th image of each
+# batch, where n is the number of ranks: rank 0 takes the images at the positions 0, 2, 4, ... and
+# rank 1 those at 1, 3, 5, ...
+
+# %% [markdown]
+# ## The program
+#
+# [1_two_copies.py](../../examples/route/1_two_copies.py) trains a small network on 1,500 images of
+# digits. This is its function `main`:
+#
+# ```python
+# def main():
+#     dist.init_process_group("gloo")
+#     rank, n = dist.get_rank(), dist.get_world_size()
+#     torch.manual_seed(rank)  # as if it had none: every process begins with other numbers
+#     data, _ = digits()
+#     model = Network().double()
+#     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+#     for epoch in range(EPOCHS):
+#         order = torch.randperm(1500, generator=torch.Generator().manual_seed(epoch))
+#         model.train()
+#         for batch in order.split(BATCH):
+#             images, labels = data[batch[rank::n]]  # every n-th image of the batch
+#             loss = cross_entropy(model(images), labels)
+#             optimizer.zero_grad()
+#             loss.backward()
+#             optimizer.step()
+#         weights = sum(one.sum().item() for one in model.parameters())
+#         print(f"rank {rank}, epoch {epoch}: loss {loss.item():.4f}, weights {weights:.6f}")
+# ```
+#
+# Only four lines are new to a script for one process: the group, the rank and n, the seed, and the
+# share of the batch. The seed stands for having none, because then every process starts with other
+# random numbers; here they are at least the same ones every day.
+#
+# Each rank prints the sum of its weights, because two models with different sums are different
+# models. The numbers are float64, so that rounding hides nothing. And the network has a *buffer*, a
+# tensor that belongs to the model but isn't trained, like the running mean of a batch norm. It will
+# matter in the third lesson.
+
+# %% [markdown]
+# ## What happens
+#
+# The step below starts the program on two ranks, and collects what each rank prints: the loss of
+# its last batch and the sum of its weights, after each of 3 epochs. Then it starts the program in a
+# world of one rank. That is the training of one process, with all images.
+
+# %% [markdown]
+# **Predict first.** Both copies have trained for 3 epochs, on half of the images each. How many
+# different models are there now, and is one of them the model of one process?
+
+
+# %%
+@needs(ranks=2, fresh=True)
+def two_copies(rank, world_size, device):
+    ranks = started("1_two_copies.py")
+    (one_process,) = started("1_two_copies.py", alone=True)
+    # proof
+    models = {tuple(one["weights"]) for one in [*ranks, one_process]}
+    check(len(models), 3, "different models")
+    check([one["calls"] for one in ranks], [{}, {}], "calls")
+    return {name: ranks[rank][name] for name in ("loss", "weights")}
+
+
+# %%
+if __name__ == "__main__":
+    run(two_copies)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# The sums of the weights end at -1.6018 and 5.8845, so there are two models. Neither is that of one
+# process, because each has seen only half of the images. The ranks have met, and then nobody said a
+# word: not a single call was made in the whole training.
+#
+# </details>
+
+# %% [markdown]
+# People do make this mistake, because it looks fine: both GPUs are busy, both losses fall, and no
+# error comes.
+
+# %% [markdown]
+# ## The proof
+#
+# `started` runs the file in the ranks of this step, reads the lines that it prints, and counts the
+# calls that reach the process group. So you see what you get when you type the command at the top.
+
+# %% [markdown]
+# ## Write it yourself
+#
+# Another way to share: cut the images into n pieces, one for each rank. In your [folder of
+# exercises](../../README.md#exercises):
+#
+# ```sh
+# collectives practice shards_with_a_remainder
+# ```
+
+# %%
+STEPS = [two_copies]
+
+# %% [markdown]
+# ## Read on
+#
+# The copies must become one model. It would be enough if all of them took the same steps from the
+# same start. Next lesson: [one_mean](../../notebooks/route/one_mean.ipynb), in which they take the
+# same steps.
