@@ -25,7 +25,7 @@ BIN := $(VENV)/bin/python
 .PHONY: help tour test test-all rehearse mutations gpu notebooks docs site constraints lint again
 
 help:
-	@echo "make tour         run the first program, and the lessons of the route"
+	@echo "make tour         run the first program, the lessons that lead to DDP, and those on the calls"
 	@echo "make test         run the tests but the slow ones; ARGS='tests/cli/test_cli.py -x' goes to pytest"
 	@echo "make test-all     run all tests"
 	@echo "make rehearse     run on GPUs that are played on the CPU; needs Linux, g++ and the CPU build of torch"
@@ -46,6 +46,7 @@ help:
 tour: $(VENV)/installed
 	$(BIN) -m torch.distributed.run --nproc-per-node 2 examples/first_training.py
 	$(BIN) -m collectives run --route
+	$(BIN) -m collectives run calls
 
 # A test also waits for ranks: with twice as many processes as cores, no core is idle meanwhile.
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 2 )))

@@ -113,7 +113,7 @@ if __name__ == "__main__":
 #
 # 2.02 on both. The mean of the gradients is -102, so every rank takes the same step, from 1 to 1 +
 # 1.02. One process and two got the same weight in start, because the eight samples are the same.
-# With a real model, [a loop](../notebooks/training/data_parallel.ipynb) makes this call for
+# With a real model, [a loop](../notebooks/route/one_mean.ipynb) makes this call for
 # each parameter, or [DDP](../docs/glossary.md#ddp) does it in `backward()`.
 #
 # </details>

@@ -168,6 +168,6 @@ STEPS = [reduce_scatter, sharded_optimizer]
 # - [`reduce_scatter`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.reduce_scatter)
 # - [`reduce_scatter_single`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.reduce_scatter_single)
 #
-# These are the calls that training needs. Next on the route:
-# [data_parallel](../notebooks/training/data_parallel.ipynb), which puts them together. All other
-# calls: [reduce](../notebooks/reduce.ipynb).
+# `reduce_scatter` and `all_gather` are what a training needs whose model is in pieces:
+# [fully_sharded](../notebooks/model_parallel/fully_sharded.ipynb) calls both. Next lesson:
+# [reduce](../notebooks/reduce.ipynb), after which one rank alone has the sum.

@@ -122,8 +122,9 @@ if __name__ == "__main__":
 #
 # `check(got, expected, call)` fails unless every element is as expected. The lines below `# proof`
 # compute the expected value, without `torch.distributed`, so answer a question before you read
-# them. `proved on all 4 ranks` means that every rank has that value. Your own programs need neither
-# `run` nor `check`.
+# them. `proved on all 4 ranks` means that every rank has that value. Two lines stand in every
+# lesson: below `if __name__ == "__main__":` a step runs only if you have started this very file,
+# and `STEPS` lists the steps for `collectives run`. Your own programs need none of all this.
 
 # %% [markdown]
 # ## Nothing is shared
@@ -177,8 +178,8 @@ if __name__ == "__main__":
 # ## On GPUs
 #
 # - Use the backend "nccl", and one process for each GPU. Select the GPU by `LOCAL_RANK`, because
-#   every machine counts its GPUs from 0 (`torch/distributed/run.py`: "each process will be
-#   operating on a single GPU from *GPU 0 to GPU (nproc_per_node - 1)*").
+#   every machine counts its GPUs from 0
+#   ([torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html)).
 
 # %%
 STEPS = [start, no_shared_memory]
@@ -192,4 +193,6 @@ STEPS = [start, no_shared_memory]
 # - [`get_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_rank)
 # - [`get_world_size`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_world_size)
 #
-# Next lesson: [all_reduce](../notebooks/all_reduce.ipynb), the call that trains most models.
+# Two ways lead on. Next lesson: [two_copies](../notebooks/route/two_copies.ipynb), where a training
+# script becomes a DDP training, in nine lessons. Or read about the calls one by one, beginning with
+# [all_reduce](../notebooks/all_reduce.ipynb).

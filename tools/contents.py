@@ -60,19 +60,19 @@ def in_fives(lessons: Iterable[chapters.Lesson]) -> list[int]:
 
 
 def route() -> str:
-    """The README's time and table: the route, the other calls, then a line for each chapter."""
+    """The README's time and table: the route, the calls, then a line for each chapter."""
     known = chapters.read()
     first = chapters.route()
-    rest = [lesson for lesson in known["calls"].lessons if lesson not in first]
     reading, exercises = in_fives(first)
-    rows = [*_part("Start here", first), *_part("The other calls", rest), ("**Chapters**", "", "")]
+    rows = [*_part("My DDP script, in nine lessons", first)]
+    rows += [*_part("The calls, one by one", known["calls"].lessons), ("**Chapters**", "", "")]
     for chapter in known.values():
-        if chapter.name not in ("start", "calls"):
+        if chapter.name not in ("start", "route", "calls"):
             link = f"[{chapter.name}](docs/contents.md#{chapter.name})"
             rows.append((link, f"{chapter.title}.", in_fives(chapter.lessons)[0]))
     return (
-        f'"Start here" takes {reading} minutes to read and predict, '
-        f"and {exercises} more if you make all its changes and exercises.\n\n"
+        f'"My DDP script" takes {reading} minutes to read and predict, with start, '
+        f"and {exercises} more if you do all exercises that its lessons name.\n\n"
         + markdown.table(["lesson", "what happens", "minutes"], rows)
     )
 

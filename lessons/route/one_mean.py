@@ -2,8 +2,7 @@
 """
 # one_mean
 
-Every rank has the gradient of its own images. The ranks average their gradients, and all of them
-take the same step.
+The ranks average the gradients of their own images, and then all of them take the same step.
 
 In [two_copies](../../notebooks/route/two_copies.ipynb) each rank trained a model of its own. At the
 end of this lesson the ranks take every step together, and you know why their shares of a batch must

@@ -144,5 +144,4 @@ STEPS = [ddp]
 # - The reference of
 #   [DistributedDataParallel](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html).
 #
-# This is the end of the route. Next lesson: [shards](../../notebooks/training/shards.ipynb), which
-# are not equally large.
+# Next lesson: [shards](../../notebooks/training/shards.ipynb), which are not equally large.

@@ -3,12 +3,11 @@
 import re
 
 import pytest
-from lesson_source import Prediction, Source
+from lesson_source import FIRST_CALLS, Prediction, Source
 
 from collectives.course import chapters
 from collectives.course.results import aligned
 
-ROUTE = [lesson.name for lesson in chapters.route()]
 CHAPTERS = chapters.read()
 # A mistake and a myth are told by their own tests.
 NAMES = [
@@ -38,10 +37,10 @@ def test_four_ranks_print_the_table(name):
 
 
 def test_every_lesson_on_a_call_shows_what_four_ranks_print():
-    """On the route by the output of its first step alone, which no table repeats."""
+    """The first calls by the output of their first step alone, which no table repeats."""
     for name in CHAPTERS["calls"].names:
         source = Source(name)
-        assert bool(source.tables) != (name in ROUTE), name
+        assert bool(source.tables) != (name in FIRST_CALLS), name
         header, *rows = source.printed[source.steps[0]].splitlines()[1:]
         assert (header.split()[0], len(rows)) == ("rank", 4), name
 

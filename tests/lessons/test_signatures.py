@@ -1,4 +1,4 @@
-"""A lesson on the route shows the signature of its call as torch has it, and explains each argument."""
+"""Each of the first lessons on calls shows the signature of its call as torch has it, and explains each argument."""
 
 import ast
 import inspect
@@ -6,16 +6,12 @@ import re
 
 import pytest
 import torch.distributed as dist
-from lesson_source import Source
+from lesson_source import FIRST_CALLS, Source
 
-from collectives.course import chapters
-
-ROUTE = [lesson.name for lesson in chapters.route()]
-LESSONS = [name for name in ROUTE if name in chapters.read()["calls"].names]
 BLOCK = re.compile(r"^```python\n((?:dist\.\w+\(.*=.*\)\n)+)```\n\n((?:\|.*\n?)+)", re.MULTILINE)
 SHOWN = [
     (name, line, table)
-    for name in LESSONS
+    for name in FIRST_CALLS
     for block, table in BLOCK.findall(Source(name).prose)
     for line in block.splitlines()
 ]
@@ -50,4 +46,4 @@ def test_a_signature_is_that_of_torch_and_each_argument_is_explained(name, line,
 
 
 def test_every_lesson_on_a_call_of_the_route_shows_one():
-    assert {name for name, _, _ in SHOWN} == {*LESSONS}
+    assert {name for name, _, _ in SHOWN} == {*FIRST_CALLS}

@@ -55,7 +55,7 @@ def test_the_solution_of_an_exercise_is_folded_and_so_is_every_hint(source):
 def test_the_front_page_has_the_route_and_where_to_begin(source):
     text = (source.pages / "index.md").read_text("utf-8")
     assert "{" not in re.sub(r"^(:|`){3,}\{.*$", "", text, flags=re.MULTILINE)
-    assert "(notebooks/training/ddp.ipynb)" in text.partition("## The route")[2]
+    assert "(notebooks/route/wrapped_in_ddp.ipynb)" in text.partition("## The route")[2]
     assert "a program that hangs" in text.partition("## You come with")[2]
 
 

@@ -134,13 +134,10 @@ def test_the_first_key_leads_to_the_text_and_enter_opens_an_answer(page):
 
 @needs_browser
 def test_previous_and_next_lead_through_the_route(page):
-    open_page(page, "notebooks/all_reduce")
-    for key, name in (("prev", "start"), ("next", "all_reduce"), ("next", "broadcast")):
+    open_page(page, "notebooks/route/two_copies")
+    for key, name in (("prev", "start"), ("next", "two_copies"), ("next", "one_mean")):
         page.locator(f"a[class*={key}]").click()
         page.wait_for_url(f"**/{name}.html")
-    open_page(page, "notebooks/reduce_scatter")
-    page.locator("a.right-next").click()
-    page.wait_for_url("**/training/data_parallel.html")
 
 
 @needs_browser
@@ -179,8 +176,8 @@ def server(tmp_path):
 @needs_browser
 def test_it_works_in_any_folder_of_a_server(page, server):
     page.goto(f"{server}/index.html")
-    page.get_by_role("link", name="ddp", exact=True).first.click()
-    page.wait_for_url("**/some/folder/notebooks/training/ddp.html")
+    page.get_by_role("link", name="wrapped_in_ddp", exact=True).first.click()
+    page.wait_for_url("**/some/folder/notebooks/route/wrapped_in_ddp.html")
     page.goto(f"{server}/search.html?q=reduce_scatter")
     page.locator(".search li a").first.wait_for()
     page.goto(f"{server}/docs/steps.html")
