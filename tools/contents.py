@@ -1,7 +1,7 @@
 """The course in order, and how long it takes: the README's table and docs/contents.md."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import jupytext
 
@@ -77,7 +77,7 @@ def route() -> str:
     )
 
 
-def _part(title: str, lessons: list[chapters.Lesson]) -> Iterator[tuple]:
+def _part(title: str, lessons: Sequence[chapters.Lesson]) -> Iterator[tuple]:
     yield f"**{title}**", "", f"**{in_fives(lessons)[0]}**"
     for lesson in lessons:
         link = f"[{lesson.name}](notebooks/{lesson.name}.ipynb)"
