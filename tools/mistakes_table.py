@@ -20,6 +20,7 @@ from collectives.diagnosis.rules.judge import judge
 from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.rank_state import State
 from collectives.diagnosis.rules.snapshot import Verdict
+from collectives.recording.ending import Ending
 from tools.markdown import table
 
 # Some outcomes differ from run to run: each mistake is made so many times.
@@ -36,13 +37,13 @@ SAME = " and ".join(LEVELS)
 OR = " *or* "
 
 _STATUS = {
-    "died": "died",
-    "left": "died",
-    "raised": "raised",
-    "peer_lost": "raised",
-    "hung": "running",
-    "wrong": "returned",
-    "returned": "returned",
+    Ending.DIED: Ending.DIED,
+    Ending.LEFT: Ending.DIED,
+    Ending.RAISED: Ending.RAISED,
+    Ending.PEER_LOST: Ending.RAISED,
+    Ending.HUNG: Ending.RUNNING,
+    Ending.WRONG: Ending.RETURNED,
+    Ending.RETURNED: Ending.RETURNED,
 }
 
 
@@ -72,7 +73,7 @@ def diagnosed(step: Any) -> tuple[str, Verdict]:
 def headline(verdict: Verdict) -> str:
     first = (
         "ok"
-        if verdict.hints and verdict.kind == "ok"
+        if verdict.hints and verdict.kind is Ending.OK
         else verdict.headline.splitlines()[0].rstrip(".:")
     )
     return "; ".join([first, *(risk for risk, _ in write(verdict.hints))])
@@ -80,7 +81,9 @@ def headline(verdict: Verdict) -> str:
 
 def _state(outcome: RankOutcome, code: CodeType) -> State:
     text = (
-        "RuntimeError: Connection closed by peer" if outcome.kind == "peer_lost" else outcome.detail
+        "RuntimeError: Connection closed by peer"
+        if outcome.kind is Ending.PEER_LOST
+        else outcome.detail
     )
     where = (code.co_filename, outcome.line, code.co_name) if outcome.line else ("", 0, "")
     kind = _STATUS[outcome.kind]

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from collectives.course.console import print_text, write_file
+from collectives.recording.ending import Ending
 
 STATUSES = (
     "Exit status: the program's own where nothing is wrong, else 1 (the report is on stderr), "
@@ -88,7 +89,7 @@ def diagnose(
         verdict, status = diagnosing.run(
             command, hang_after, timeout, lambda text: print_text(text, stderr=True)
         )
-        if verdict.kind != "ok":
+        if verdict.kind is not Ending.OK:
             print_text(verdict.says, stderr=True)
         for risk, cure in hints.write(verdict.hints):
             print_text(f"{risk}  {cure}", stderr=True)

@@ -4,15 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from collectives.recording.ending import Ending
+
 # How a rank ends (RankOutcome.kind), and how we call a world in which a rank ends so. A world with
 # several kinds is called after the one that stands first here.
 SYMPTOMS = {
-    "died": "dies",
-    "raised": "raises an error",
-    "hung": "hangs",
-    "wrong": "wrong numbers",
-    "peer_lost": "breaks off",
-    "returned": "goes unnoticed",
+    Ending.DIED: "dies",
+    Ending.RAISED: "raises an error",
+    Ending.HUNG: "hangs",
+    Ending.WRONG: "wrong numbers",
+    Ending.PEER_LOST: "breaks off",
+    Ending.RETURNED: "goes unnoticed",
 }
 
 

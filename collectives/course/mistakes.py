@@ -26,6 +26,7 @@ from collectives.launcher.rank_spec import LaunchSpec
 from collectives.launcher.watch import LaunchWatch
 from collectives.launcher.worker import Worker, launcher_store
 from collectives.launcher.world import World
+from collectives.recording.ending import Ending
 from collectives.words import ranks
 
 # Who waits for the ranks of a mistake waits so many seconds longer than they have.
@@ -77,13 +78,13 @@ def run_isolated(
         try:
             results = _start(spec, record)
         except LaunchError as error:
-            if error.kind != "died":
+            if error.kind is not Ending.DIED:
                 raise
             results = Results()
             results.calls, results.risky_calls = error.calls, error.risky_calls
             died[error.rank] = _death(error, outcome.stderr_of(folder, error.rank))
         recorded = died | outcome.read_outcomes(folder)
-    outcomes = [recorded.get(rank, RankOutcome("peer_lost")) for rank in range(world.nproc)]
+    outcomes = [recorded.get(rank, RankOutcome(Ending.PEER_LOST)) for rank in range(world.nproc)]
     return outcomes, results
 
 
@@ -110,7 +111,7 @@ def run_on_rank_0(
 def _death(error: LaunchError, stderr: Path) -> RankOutcome:
     cause = signal.Signals(error.signal).name if error.signal else f"exit status {error.exitcode}"
     text = stderr.read_text(errors="replace") if stderr.exists() else ""
-    return RankOutcome("died", f"({cause})", text=text, signal=error.signal or 0)
+    return RankOutcome(Ending.DIED, f"({cause})", text=text, signal=error.signal or 0)
 
 
 def _agent_store():
@@ -133,10 +134,10 @@ def symptom(outcomes: list[RankOutcome]) -> str:
     return SYMPTOMS[_worst_kind(outcomes)]
 
 
-def _worst_kind(outcomes: list[RankOutcome]) -> str:
+def _worst_kind(outcomes: list[RankOutcome]) -> Ending:
     kinds = {one.kind for one in outcomes}
     # A rank that left shows nothing by itself: the ranks that lose it do.
-    return next((kind for kind in SYMPTOMS if kind in kinds), "returned")
+    return next((kind for kind in SYMPTOMS if kind in kinds), Ending.RETURNED)
 
 
 def report(name: str, outcomes: list[RankOutcome]) -> str:
@@ -150,7 +151,7 @@ def grouped(outcomes: list[RankOutcome]) -> list[tuple[str, str]]:
 
     If a rank died, it stands first, and how far the others came is not said: that is luck.
     """
-    deaths = [str(one) for one in outcomes if one.kind == "died"]
+    deaths = [str(one) for one in outcomes if one.kind is Ending.DIED]
     by_text: dict[str, list[int]] = {text: [] for text in deaths}
     for rank, text in enumerate(map(str, outcomes)):
         if deaths and text not in deaths:
@@ -162,11 +163,11 @@ def grouped(outcomes: list[RankOutcome]) -> list[tuple[str, str]]:
 def summary(outcomes: list[RankOutcome]) -> str:
     """The symptom, on which ranks, and the first rank's error: a cell of the table of mistakes."""
     worst = _worst_kind(outcomes)
-    if worst == "returned":
+    if worst is Ending.RETURNED:
         return SYMPTOMS[worst]
     numbers = [rank for rank, one in enumerate(outcomes) if one.kind == worst]
     detail = outcomes[numbers[0]].detail
-    details = {"raised": f": {detail}", "died": f" {detail}"}
+    details = {Ending.RAISED: f": {detail}", Ending.DIED: f" {detail}"}
     return f"{SYMPTOMS[worst]} on {_ranks(numbers, len(outcomes))}{details.get(worst, '')}"
 
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
+from collectives.recording.ending import Ending
 from collectives.semantics.check import Mismatch
 
 # What gloo says when the other end of a connection has gone, and what
@@ -35,13 +36,13 @@ _SENTENCE = re.compile(r".*?(?=\.?(\s+This is | *\n|\. |$))", re.DOTALL)
 
 # The kinds of outcome, in words. A rank with `peer_lost` failed because other ranks had ended.
 _WORDS = {
-    "died": "died {}",
-    "left": "ended {}",
-    "raised": "raised {}",
-    "hung": "waited in {}",
-    "wrong": "{}",
-    "peer_lost": "lost its connection to another rank",
-    "returned": "returned",
+    Ending.DIED: "died {}",
+    Ending.LEFT: "ended {}",
+    Ending.RAISED: "raised {}",
+    Ending.HUNG: "waited in {}",
+    Ending.WRONG: "{}",
+    Ending.PEER_LOST: "lost its connection to another rank",
+    Ending.RETURNED: "returned",
 }
 
 
@@ -54,7 +55,7 @@ class RankOutcome:
     type of the exception, `signal` the one that killed the process.
     """
 
-    kind: str
+    kind: Ending
     detail: str = ""
     line: int = 0
     text: str = field(default="", compare=False)
@@ -97,7 +98,7 @@ def run_and_record(
         _meet(store, "fresh", world_size)
     with _hang_limit(limit, folder, rank, world_size, step.__code__.co_filename):
         try:
-            result, outcome = step(rank, world_size, device), RankOutcome("returned")
+            result, outcome = step(rank, world_size, device), RankOutcome(Ending.RETURNED)
         except (Exception, SystemExit) as error:
             result, outcome = None, _outcome_of(error, step)
     _record(folder, rank, world_size, outcome)
@@ -114,20 +115,20 @@ def _meet(store, where: str, world_size: int) -> None:
 def _outcome_of(error: BaseException, step: Callable) -> RankOutcome:
     line = _line(traceback.extract_tb(error.__traceback__), step.__code__.co_filename)
     if isinstance(error, Mismatch):
-        return RankOutcome("wrong", error.difference)
+        return RankOutcome(Ending.WRONG, error.difference)
     if isinstance(error, SystemExit):
-        kind = "died" if error.code else "left"
-        return RankOutcome(kind, f"(exit status {error.code or 0})", line)
+        ending = Ending.DIED if error.code else Ending.LEFT
+        return RankOutcome(ending, f"(exit status {error.code or 0})", line)
     message = str(error)
     text = "".join(traceback.format_exception_only(error)).strip()
     if PEER_IS_GONE.search(message):
-        return RankOutcome("peer_lost", "", line, text)
+        return RankOutcome(Ending.PEER_LOST, "", line, text)
     for pattern, replacement in _NOISE:
         message = re.sub(pattern, replacement, message)
     sentence = _SENTENCE.match(message)
     kind = type(error).__name__
     detail = f"{kind}: {sentence[0] if sentence else message}"
-    return RankOutcome("raised", detail, line, text, kind)
+    return RankOutcome(Ending.RAISED, detail, line, text, kind)
 
 
 def _line(stack: traceback.StackSummary, file: str) -> int:
@@ -164,7 +165,7 @@ def _hang_limit(
     def record_hang() -> None:
         line = _line(traceback.extract_stack(sys._current_frames()[main]), file)
         code = linecache.getline(file, line).partition("  #")[0].strip()
-        outcome = RankOutcome("hung", code or "an unknown place", line)
+        outcome = RankOutcome(Ending.HUNG, code or "an unknown place", line)
         _record(folder, rank, world_size, outcome)
 
     timer = threading.Timer(limit, record_hang)
@@ -186,10 +187,10 @@ def _record(folder: Path, rank: int, world_size: int, outcome: RankOutcome) -> N
     draft.write_text(json.dumps(astuple(outcome)))
     draft.rename(draft.with_suffix(".json"))
     recorded = read_outcomes(folder)
-    if any(other.kind == "hung" for other in recorded.values()):
+    if any(other.kind is Ending.HUNG for other in recorded.values()):
         if len(recorded) == world_size:
             os._exit(0)
-        if outcome.kind == "hung":
+        if outcome.kind is Ending.HUNG:
             os.kill(os.getpid(), signal.SIGSTOP)
 
 
@@ -200,6 +201,5 @@ def stderr_of(folder: Path, rank: int) -> Path:
 
 def read_outcomes(folder: Path) -> dict[int, RankOutcome]:
     """The outcomes that are written down so far, by rank."""
-    return {
-        int(path.stem): RankOutcome(*json.loads(path.read_text())) for path in folder.glob("*.json")
-    }
+    written = {int(path.stem): json.loads(path.read_text()) for path in folder.glob("*.json")}
+    return {rank: RankOutcome(Ending(kind), *more) for rank, (kind, *more) in written.items()}

@@ -27,6 +27,7 @@ from collectives.launcher.launch import launch_in
 from collectives.launcher.server import start_beside_torch
 from collectives.launcher.worker import is_alone_or_rank, launcher_worker
 from collectives.launcher.world import World
+from collectives.recording.ending import Ending
 from collectives.semantics.check import Mismatch
 from collectives.words import printable
 
@@ -149,7 +150,7 @@ def run_and_print(step: Callable, display: Display, world: World | None) -> tupl
         report = run_step(step, world, display.record)
     except LaunchError as error:
         # One of a launcher's ranks prints the error: the one that raised, or one that is not hung.
-        if is_alone_or_rank(error.rank if error.kind == "raised" else int(error.rank == 0)):
+        if is_alone_or_rank(error.rank if error.kind is Ending.RAISED else int(error.rank == 0)):
             print_text(f"{step.__name__}: {error}", stderr=True)
             if launcher_worker() is None:  # else these are the calls of this rank alone
                 display.add_to_trace(step.__name__, error.calls)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from collectives.course.console import check_files, print_text, writing
 from collectives.course.results import StepReport
+from collectives.recording.ending import Ending
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -138,7 +139,7 @@ def _figures(report: StepReport) -> list[Figure]:
     from collectives import pictures
 
     outcomes = enumerate(report.outcomes)
-    died = {rank: str(outcome) for rank, outcome in outcomes if outcome.kind == "died"}
+    died = {rank: str(outcome) for rank, outcome in outcomes if outcome.kind is Ending.DIED}
     rows = [one if isinstance(one, dict) else {} for one in report.results]
     roles = [row["role"] for row in rows if "role" in row]
     return pictures.draw(report.calls or [], report.name, died=died, roles=roles)

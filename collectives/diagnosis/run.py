@@ -26,6 +26,7 @@ from collectives.diagnosis.watch.process_tree import (
     end_with_parent,
 )
 from collectives.recording.call import Call
+from collectives.recording.ending import Ending
 
 
 def run(
@@ -83,7 +84,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 def status(verdict: Verdict, returncode: int) -> int:
     """The program's own, where there is nothing to say; else 1."""
-    if verdict.kind in ("ok", "not-distributed"):
+    if verdict.kind.is_good:
         return returncode if returncode >= 0 else 128 - returncode
     return 1
 
@@ -107,9 +108,11 @@ def as_json(verdict: Verdict, command: list[str], returncode: int) -> dict:
 
     def found(verdict: Verdict) -> dict:
         guilty = [plain(call) for call in verdict.guilty]
-        return {"verdict": verdict.kind, "guilty": guilty, "says": verdict.says}
+        return {"verdict": verdict.kind.verdict, "guilty": guilty, "says": verdict.says}
 
     fields = {name: getattr(verdict, name) for name in ("group", "seq", "field")}
+    if verdict.kind is Ending.UNREACHABLE:
+        fields["field"] = "machine"
     attempts = [*verdict.earlier, verdict] if verdict.earlier else []
     return {
         "machine": socket.gethostname(),
@@ -141,15 +144,15 @@ def _watch(process: subprocess.Popen, monitor: JobMonitor, timeout: float | None
     if (world := job.world_on_several_nodes()) is not None:
         job.exchange(world, send=True)
     verdict = _at_the_end(job, process.returncode)
-    return verdict if verdict.kind == "ok" else job.nodes.verdict or verdict
+    return verdict if verdict.kind is Ending.OK else job.nodes.verdict or verdict
 
 
 def _at_the_limit(monitor: JobMonitor, timeout: float) -> Verdict:
     """The program has not ended in time."""
     verdict = monitor.last_word()
-    if verdict.kind in ("ok", "not-distributed"):
+    if verdict.kind.is_good:
         what = f"the program had not ended after {timeout:g} s"
-        return Verdict("slow", what, lines=verdict.lines)
+        return Verdict(Ending.SLOW, what, lines=verdict.lines)
     notes = (*verdict.notes, f"ended after {timeout:g} s, the time limit")
     return dataclasses.replace(verdict, notes=notes)
 
@@ -159,23 +162,23 @@ def _at_the_end(job: Job, code: int) -> Verdict:
     if code == 0:
         job.trust_launcher()
     verdict = job.verdict(stalled=True)
-    if verdict.kind not in ("ok", "not-distributed") or code == 0:
+    if not verdict.kind.is_good or code == 0:
         return verdict
     if (raised := job.raised()) is not None:
         return dataclasses.replace(raised, lines=verdict.lines)
-    if verdict.kind == "not-distributed":
+    if verdict.kind is Ending.NOT_DISTRIBUTED:
         return verdict
     what = f"the program ended with status {code}; its calls fitted, and no rank raised"
-    return Verdict("partial", what, lines=verdict.lines)
+    return Verdict(Ending.PARTIAL, what, lines=verdict.lines)
 
 
 def _with_notes(verdict: Verdict, job: Job) -> Verdict:
     notes = job.notes()
-    if verdict.field == "machine" and (cut_off := _without_network()):
+    if verdict.kind is Ending.UNREACHABLE and (cut_off := _without_network()):
         notes.append(cut_off)
     if not notes:
         return verdict
-    kind = "partial" if verdict.kind == "ok" else verdict.kind
+    kind = Ending.PARTIAL if verdict.kind is Ending.OK else verdict.kind
     return dataclasses.replace(verdict, kind=kind, notes=(*verdict.notes, *notes))
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import cloudpickle
 
 from collectives.recording.call import Call, RiskyCall
+from collectives.recording.ending import Ending
 from collectives.recording.stack import is_library, main_thread, where
 from collectives.words import printable
 
@@ -63,7 +64,7 @@ class LaunchError(RuntimeError):
         message: str,
         *,
         rank: int,
-        kind: str,
+        kind: Ending,
         exitcode: int | None = None,
         signal: signals.Signals | int | None = None,
         error_type: str = "",
@@ -116,7 +117,7 @@ def raised(rank: int, error: Raised, returned: Sequence[int] = ()) -> LaunchErro
     return LaunchError(
         message,
         rank=rank,
-        kind="raised",
+        kind=Ending.RAISED,
         error_type=error_type,
         error_text=error_text,
         traceback=traceback,
@@ -135,7 +136,7 @@ def unpickled(results: Sequence[bytes]) -> list[Any]:
                 f"rank {rank} returned a result that cannot be rebuilt in the parent ({cause}): "
                 "return tensors, numbers, lists.",
                 rank=rank,
-                kind="raised",
+                kind=Ending.RAISED,
                 error_type=type(error).__name__,
                 error_text=str(error),
                 traceback=format_exc(),
@@ -150,7 +151,7 @@ def not_started(rank: int, error: Exception) -> LaunchError:
     if isinstance(error, FileNotFoundError) or "AF_UNIX" in str(error):
         folder = tempfile.gettempdir()
         message += f". The fork server needs a temporary folder with a short path; TMPDIR: {folder}"
-    return LaunchError(message, rank=rank, kind="died")
+    return LaunchError(message, rank=rank, kind=Ending.DIED)
 
 
 def server_died(status: int) -> LaunchError:
@@ -159,7 +160,7 @@ def server_died(status: int) -> LaunchError:
     if status < 0:
         signal, cause = _signal(-status)
     message = f"every rank died: the fork server, of which they are forks, {cause}"
-    return LaunchError(message, rank=0, kind="died", exitcode=status, signal=signal)
+    return LaunchError(message, rank=0, kind=Ending.DIED, exitcode=status, signal=signal)
 
 
 def died(rank: int, exitcode: int, stack: str, returned: bool) -> LaunchError:
@@ -173,7 +174,7 @@ def died(rank: int, exitcode: int, stack: str, returned: bool) -> LaunchError:
         message += f"\n  it was in {where(stack)}"
     stacks = {rank: stack} if stack else {}
     return LaunchError(
-        message, rank=rank, kind="died", exitcode=exitcode, signal=signal, stacks=stacks
+        message, rank=rank, kind=Ending.DIED, exitcode=exitcode, signal=signal, stacks=stacks
     )
 
 
@@ -192,9 +193,8 @@ def from_verdict(verdict: "Verdict", error: LaunchError | None = None) -> Launch
     `error`: the failure that followed from it, if any.
     """
     rank = verdict.guilty[0].rank if verdict.guilty else 0
-    kind = "hung" if verdict.kind == "hang" else verdict.kind
     stacks, trace = (error.stacks, error.traceback) if error else ({}, "")
-    return LaunchError(verdict.says, rank=rank, kind=kind, stacks=stacks, traceback=trace)
+    return LaunchError(verdict.says, rank=rank, kind=verdict.kind, stacks=stacks, traceback=trace)
 
 
 def hung(
@@ -215,7 +215,7 @@ def hung(
         lines.append(f"  rank {number}  {place}")
     if verdict:
         lines.append(verdict.says)
-    return LaunchError("\n".join(lines), rank=rank, kind="hung", stacks=stacks)
+    return LaunchError("\n".join(lines), rank=rank, kind=Ending.HUNG, stacks=stacks)
 
 
 def _in_collective(stack: str) -> bool:

@@ -21,6 +21,7 @@ from collectives.backends import availability
 from collectives.launcher import call_record, failure, rank
 from collectives.launcher.worker import Worker, launcher_store
 from collectives.launcher.world import World
+from collectives.recording.ending import Ending
 
 # A rank that has passed its time limit and cannot raise is ended this many seconds later. Until
 # then the others can read its stack.
@@ -199,7 +200,7 @@ class _Launch:
             "a rank failed, or a process that is no rank has written into the launcher's store: "
             "what is noted there cannot be read",
             rank=self.worker.rank,
-            kind="raised",
+            kind=Ending.RAISED,
         )
 
     def _posted_stacks(self, missing: list[int]) -> dict[int, str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 from collectives.launcher import failure
 from collectives.launcher.rank_spec import Descriptor, RankSpec
 from collectives.recording import call_log
+from collectives.recording.ending import Ending
 
 if TYPE_CHECKING:
     from collectives.diagnosis.rules.snapshot import Verdict
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from collectives.diagnosis.watch.world import WatchedWorld
 
 # The verdicts that explain more than the exceptions that follow from them.
-_EXPLAINED = ("hang", "mismatch")
 
 
 class LaunchWatch:
@@ -62,12 +62,12 @@ class LaunchWatch:
     def look(self) -> None:
         """Raise LaunchError if the ranks' calls do not fit, or if ranks wait for each other."""
         verdict = self._monitor.look()
-        if verdict is not None and verdict.kind in _EXPLAINED:
+        if verdict is not None and verdict.kind.is_explained:
             raise failure.from_verdict(verdict)
 
     def check(self) -> None:
         """The same for ranks that have all returned."""
-        if self.at_once and (verdict := self._verdict()).kind in _EXPLAINED:
+        if self.at_once and (verdict := self._verdict()).kind.is_explained:
             raise failure.from_verdict(verdict)
 
     def explain(self, error: failure.LaunchError) -> failure.LaunchError:
@@ -80,14 +80,14 @@ class LaunchWatch:
             gone_at = rank.gone[0] if rank.gone else time.monotonic_ns()
             rank.gone = gone_at, error.exitcode
         verdict = self._verdict()
-        return failure.from_verdict(verdict, error) if verdict.kind in _EXPLAINED else error
+        return failure.from_verdict(verdict, error) if verdict.kind.is_explained else error
 
     def last_word(self) -> "Verdict | None":
         """What the calls say of ranks whose time is up; None if nothing."""
         if not self.files:
             return None
         verdict = self._monitor.last_word()
-        return verdict if verdict.kind in (*_EXPLAINED, "slow") else None
+        return verdict if verdict.kind.is_explained or verdict.kind is Ending.SLOW else None
 
     def tell(self, error: failure.LaunchError) -> None:
         """Add to the error what the function called in each rank. All ranks have ended."""

@@ -13,6 +13,7 @@ from collectives.launcher.rank_spec import LaunchSpec
 from collectives.launcher.worker import Worker
 from collectives.launcher.world import World
 from collectives.matrix.measured import UNAVAILABLE, Matrix, Measured
+from collectives.recording.ending import Ending
 from collectives.recording.stack import is_library, main_thread
 from collectives.semantics.cell import Cell
 from collectives.semantics.forms import FORMS, called
@@ -133,9 +134,9 @@ def outcome_of(run: Callable[[], list]) -> tuple[str, str]:
     try:
         wrong = [text for text in run() if text]
     except LaunchError as error:
-        if error.kind == "died":
+        if error.kind is Ending.DIED:
             return "crashes", error.headline
-        if error.kind == "hung":
+        if error.kind is Ending.HUNG:
             return "hangs", error.headline + _place(error.stacks.get(error.rank, ""))
         return "crashes" if error.error_type == Bug.__name__ else "refuses", _reason(error)
     except Exception as error:  # the world could not even be started: no cell may end the run

@@ -27,6 +27,7 @@ from collectives.diagnosis.watch.job_world import JobWorld
 from collectives.diagnosis.watch.world import RankProcess, WatchedWorld, sleep
 from collectives.recording.call import CallArgs, TensorKind
 from collectives.recording.call_log import ANSWER, RAISED, SIZE, SLOTS, LogReader, Writer
+from collectives.recording.ending import Ending
 from collectives.recording.exit_hooks import ExitHooks
 from collectives.recording.rank_log import Log
 
@@ -132,7 +133,7 @@ def test_nothing_is_concluded_from_messages_of_which_one_end_was_lost(watched):
     still compared.
     """
     world, writers = watched(2)
-    states = dict.fromkeys((0, 1), State("returned"))
+    states = dict.fromkeys((0, 1), State(Ending.RETURNED))
     group = {"group": "WORLD", "members": (0, 1)}
     for number in range(SLOTS + 1000):
         for rank, writer in enumerate(writers):
@@ -145,7 +146,7 @@ def test_nothing_is_concluded_from_messages_of_which_one_end_was_lost(watched):
     world.poll()
     zero, one = (world.ranks[rank].log for rank in range(2))
     assert (zero.lost, zero.since, one.lost) == (1000, 1000, 0)
-    assert judge(world.matching, states, 2, stalled=True).kind == "ok"
+    assert judge(world.matching, states, 2, stalled=True).kind.verdict == "ok"
     for rank, writer in enumerate(writers):
         call = CallArgs("all_reduce", **group, op=("SUM", "MAX")[rank])
         writer.leave(writer.enter(0, None, None, call, {}), None, None)
@@ -196,7 +197,9 @@ def test_a_rank_killed_before_it_reported_its_cpp_calls_is_not_blamed(watched):
     writers[3].put(RAISED, HAS_LOST)
     world.poll()
     verdict = world.verdict(stalled=True)
-    assert (verdict.kind, [call.rank for call in verdict.guilty]) == ("hang", [0]), verdict.says
+    assert (verdict.kind.verdict, [call.rank for call in verdict.guilty]) == ("hang", [0]), (
+        verdict.says
+    )
 
 
 @pytest.mark.parametrize(("raises", "status"), [(True, "died"), (False, "returned")])
@@ -347,9 +350,9 @@ def test_a_rank_that_could_not_be_watched_is_not_blamed(breaks, tmp_path):
     job = Job(tmp_path)
     time.sleep(0.15)  # what was just called is held back
     job.poll()
-    assert job.verdict(stalled=True).kind in ("hang", "slow")
+    assert job.verdict(stalled=True).kind.verdict in ("hang", "slow")
     (tmp_path / f"{os.getpid()}.unwatched").write_text("OSError: no room")
-    assert job.verdict(stalled=True).kind == "ok"
+    assert job.verdict(stalled=True).kind.verdict == "ok"
     assert job.notes() == [f"process {os.getpid()} could not be watched: OSError: no room"]
 
 

@@ -22,6 +22,7 @@ from collectives.diagnosis.watch.job_world import JobWorld
 from collectives.diagnosis.watch.world import RankProcess
 from collectives.recording.call import Call, TensorKind
 from collectives.recording.call_log import Writer
+from collectives.recording.ending import Ending
 
 PROGRAM = """
 import os, sys, time
@@ -99,7 +100,7 @@ def machines():
     del store
 
 
-def rank(*calls, status="running"):
+def rank(*calls, status=Ending.RUNNING):
     answer = {"where": ["train.py", len(calls), ""]}
     return {"state": {"status": status}, "answer": answer, "calls": calls}
 
@@ -117,7 +118,7 @@ def test_states_from_before_the_last_progress_do_not_count(machines):
     assert set(one.others) == {1}
     one.exchange(lambda: {0: rank("a", "b")}, send=True)
     assert one.others == {}
-    other.exchange(lambda: {1: rank(status="returned")}, send=True)
+    other.exchange(lambda: {1: rank(status=Ending.RETURNED)}, send=True)
     one.exchange(lambda: {0: rank("a", "b", "c")}, send=True)
     assert set(one.others) == {1}, "a rank that has ended does not go on"
 
@@ -134,7 +135,7 @@ def test_an_exchange_alone_is_no_progress(machines):
 def test_the_verdict_of_one_machine_is_the_verdict_of_all(machines):
     call = Call("recv", rank=3, number=1, tensors=(TensorKind("float32", (4,)),))
     lines = {3: ("in", "x:1")}
-    verdict = Verdict("hang", "rank 3", (call,), (0, 3), "WORLD", 5, lines=lines)
+    verdict = Verdict(Ending.HUNG, "rank 3", (call,), (0, 3), "WORLD", 5, lines=lines)
     machines[0].publish(verdict, patience=0.1)
     for machine in machines[1:]:
         machine.exchange(dict, send=False)
@@ -162,7 +163,7 @@ def test_a_message_that_nobody_of_ours_sent_counts_as_not_sent():
         "a state that is a number": packed(MESSAGE | {"ranks": {"0": {"state": {"status": 1}}}}),
         "no verdict": packed(MESSAGE | {"verdict": {"kind": "hang"}}),
         "guilty is a number": packed(
-            MESSAGE | {"verdict": dataclasses.asdict(Verdict("hang", "x")) | {"guilty": 3}}
+            MESSAGE | {"verdict": dataclasses.asdict(Verdict(Ending.HUNG, "x")) | {"guilty": 3}}
         ),
     }
     for name, message in malformed.items():
@@ -211,7 +212,7 @@ def test_a_store_that_has_gone_ends_the_exchange_without_an_error():
     machine.opening.join()
     del store
     assert not machine.exchange(lambda: {0: rank("a")}, send=True)
-    machine.publish(Verdict("hang", "rank 1"), patience=0.1)
+    machine.publish(Verdict(Ending.HUNG, "rank 1"), patience=0.1)
     assert machine.store is None
 
 
@@ -224,4 +225,6 @@ def test_a_store_that_is_never_found_leaves_no_thread_behind(monkeypatch):
         monkeypatch.setenv(name, str(value))
     program = "import torch.distributed as dist; dist.init_process_group('gloo')"
     verdict, _ = diagnose.run([sys.executable, "-c", program], hang_after=2, timeout=60)
-    assert (verdict.kind, set(threading.enumerate()) - before) == ("hang", set()), verdict.says
+    assert (verdict.kind.verdict, set(threading.enumerate()) - before) == ("hang", set()), (
+        verdict.says
+    )

@@ -22,9 +22,10 @@ from collectives.diagnosis.watch.hang_monitor import HangMonitor
 from collectives.recording import call_log, rank_log, stack
 from collectives.recording.call import MADE_BY, Call, CallArgs, TensorKind, group_label, was_refused
 from collectives.recording.call_log import SLOTS, LogReader, Writer
+from collectives.recording.ending import Ending
 
 LEFT = 1
-ENDED = State("returned")
+ENDED = State(Ending.RETURNED)
 
 
 def diagnose(calls, states=None, stalled=True):
@@ -77,7 +78,7 @@ def differing(n, odd, name="all_reduce", **fields):
 
 
 def check(verdict, kind, *ranks, field=None):
-    found = verdict.kind, tuple(call.rank for call in verdict.guilty)
+    found = verdict.kind.verdict, tuple(call.rank for call in verdict.guilty)
     assert found == (kind, ranks), verdict.says
     assert field in (None, verdict.field), verdict.says
 
@@ -197,8 +198,10 @@ def example():
 
 LOAD = ("train.py", 44, "load")
 COMPUTES = State(where=LOAD)
-GAVE_UP = State("raised", "RuntimeError: Timed out waiting 4000ms", ("train.py", 10, "step"), 5)
-LOST = State("raised", "RuntimeError: Connection closed by peer", ("train.py", 10, "step"), 5)
+GAVE_UP = State(
+    Ending.RAISED, "RuntimeError: Timed out waiting 4000ms", ("train.py", 10, "step"), 5
+)
+LOST = State(Ending.RAISED, "RuntimeError: Connection closed by peer", ("train.py", 10, "step"), 5)
 
 
 def test_ranks_that_meet_late_have_as_long_as_they_came_apart():
@@ -240,7 +243,7 @@ ALL_ENDED = dict.fromkeys(range(3), ENDED)
 
 
 def raised(text, at=0, where=("train.py", 7, "load")):
-    return State("raised", text, where, at, text.partition(":")[0])
+    return State(Ending.RAISED, text, where, at, text.partition(":")[0])
 
 
 # What was called, and the states of the ranks -> the verdict with the guilty ranks.
@@ -272,12 +275,12 @@ OTHERS = {
         "hang 2 3",
     ),
     "raised": (RANK_1_IS_ABSENT, {1: raised("ValueError: no", 1)}, "raised 1"),
-    "died": (RANK_1_IS_ABSENT, {1: State("died", "was killed by SIGKILL", at=1)}, "died 1"),
-    "died, others lost it": (RANK_1_IS_ABSENT, LOST_ALL | {1: State("died", at=9)}, "died 1"),
+    "died": (RANK_1_IS_ABSENT, {1: State(Ending.DIED, "was killed by SIGKILL", at=1)}, "died 1"),
+    "died, others lost it": (RANK_1_IS_ABSENT, LOST_ALL | {1: State(Ending.DIED, at=9)}, "died 1"),
     "returned, others lost it": (RANK_1_IS_ABSENT, LOST_ALL | {1: ENDED}, "hang 1"),
     "died, others as they lost it": (
         made("all_reduce!", ""),
-        {0: State("died", at=1), 1: State("died", at=2)},
+        {0: State(Ending.DIED, at=1), 1: State(Ending.DIED, at=2)},
         "died 1",
     ),
     "all raised the same": (
@@ -295,7 +298,10 @@ OTHERS = {
     ),
     "first of two raised": (
         made("all_reduce...", "", ""),
-        {1: State("raised", "KeyError: 1", at=2), 2: State("raised", "KeyError: 2", at=1)},
+        {
+            1: State(Ending.RAISED, "KeyError: 1", at=2),
+            2: State(Ending.RAISED, "KeyError: 2", at=1),
+        },
         "raised 2",
     ),
     "finished without one": (made("barrier", "", "barrier"), ALL_ENDED, "mismatch 1"),
@@ -337,12 +343,12 @@ OTHERS = {
     ),
     "lost whom it sent to, while another waited for it": (
         made("send:1!", "", "recv:0..."),
-        {0: LOST, 1: ENDED, 2: State("died", at=9)},
+        {0: LOST, 1: ENDED, 2: State(Ending.DIED, at=9)},
         "hang 0 1",
     ),
     "lost whom os._exit had ended, which was seen later": (
         made("all_reduce!"),
-        {0: LOST, 1: State("returned", at=LOST.at + 1, unseen=True)},
+        {0: LOST, 1: State(Ending.RETURNED, at=LOST.at + 1, unseen=True)},
         "raised 1",
     ),
     "timed out, and another was last seen elsewhere": (
@@ -355,7 +361,7 @@ OTHERS = {
         {0: GAVE_UP, 1: State(where=("train.py", 10, "step"))},
         "raised 0",
     ),
-    "died in a call": (made("send:1...", ""), {0: State("died", "died", at=1)}, "died 0"),
+    "died in a call": (made("send:1...", ""), {0: State(Ending.DIED, "died", at=1)}, "died 0"),
     "no calls": ([], {}, "not-distributed"),
 }
 
@@ -447,13 +453,15 @@ def test_a_report_says_what_each_rank_does_and_where():
     program = Program(9).all("all_reduce", [2, 5], line=12)
     wait_in(program, [6, 8], "barrier", line=14).call(5, "destroy_process_group", line=15)
     states = {
-        0: State("raised", "ValueError: no", ("train.py", 30, "<module>"), at=1, machine="host-a"),
+        0: State(
+            Ending.RAISED, "ValueError: no", ("train.py", 30, "<module>"), at=1, machine="host-a"
+        ),
         1: State(),
-        2: State("died", "was killed by SIGKILL", at=2),
-        3: State("returned"),
+        2: State(Ending.DIED, "was killed by SIGKILL", at=2),
+        3: State(Ending.RETURNED),
         4: State(where=LOAD, is_old=True, machine="host-b"),
-        6: State("died", "was killed by SIGKILL", at=2),
-        7: State("missing", "no process has come with this rank"),
+        6: State(Ending.DIED, "was killed by SIGKILL", at=2),
+        7: State(Ending.MISSING, "no process has come with this rank"),
         8: State(text="is stopped", stopped=True),
     }
     verdict = diagnose(program.calls, states)
@@ -481,7 +489,7 @@ def test_ranks_that_do_the_same_share_a_line_and_of_many_lines_twelve_are_shown(
     assert lines[13:] == ["  ... and 5 more kinds of ranks"]
 
 
-UNHEARD = State("unheard", "does not answer", machine="host-b")
+UNHEARD = State(Ending.UNHEARD, "does not answer", machine="host-b")
 # Ranks that cannot take part: their states -> the guilty, and a part of the report.
 ABSENT = {
     "stopped": ({1: State(stopped=True)}, (1,), "rank 1 stopped, as by SIGSTOP"),
@@ -491,7 +499,7 @@ ABSENT = {
         (1, 2),
         "host-b, host-c do not answer: ranks 1,2 cannot be reached",
     ),
-    "unasked": ({1: State("unasked", "cannot be asked")}, (1,), "rank 1 cannot be asked"),
+    "unasked": ({1: State(Ending.UNASKED, "cannot be asked")}, (1,), "rank 1 cannot be asked"),
 }
 
 
@@ -609,7 +617,7 @@ def test_roots_that_call_from_a_line_of_their_own_are_not_out_of_step(n):
         program.all("broadcast", peer=root, line=lambda r, root=root: 5 if r == root else 7)
     wait_in(program, range(1, n), line=9)
     verdict = diagnose(program.calls, {0: ENDED})
-    assert verdict.kind == "hang"
+    assert verdict.kind.verdict == "hang"
     assert "out of step" not in verdict.says
 
 
@@ -621,7 +629,7 @@ def test_a_rank_that_came_after_another_had_given_up_is_late(late, kind):
     asked = {"awaited": "all_reduce", "of": 0, "seq": 0} | gave_up
     program = Program(2).call(1, "all_reduce", entered=2, left=2).call(1, "wait", **asked)
     waited = program.call(0, "all_reduce", entered=late, left=11).calls
-    states = {1: State("raised", gave_up["error"], ("train.py", 10, "step"), 6), 0: ENDED}
+    states = {1: State(Ending.RAISED, gave_up["error"], ("train.py", 10, "step"), 6), 0: ENDED}
     for order in (calls, calls[::-1], waited):
         verdict = diagnose(order, states)
         check(verdict, kind, 0 if kind == "slow" else 1)
@@ -636,7 +644,7 @@ def test_a_mismatch_is_forgiven_if_all_its_ranks_were_told_and_go_on(told, kind)
     errors = ["RuntimeError: no" if rank in told else None for rank in range(2)]
     ops = ["SUM", "MAX"].__getitem__
     program = Program(2).all("all_reduce", op=ops, error=errors.__getitem__)
-    assert diagnose(program.all("barrier").calls).kind == kind
+    assert diagnose(program.all("barrier").calls).kind.verdict == kind
 
 
 def test_of_messages_that_may_have_been_missed_nothing_is_said():
@@ -644,7 +652,7 @@ def test_of_messages_that_may_have_been_missed_nothing_is_said():
     matching.since[1] = 7
     for call in message("send", "recv", floats(5), floats(4)):
         matching.note(call)
-    assert judge(matching, dict.fromkeys(range(2), ENDED), 2, stalled=True).kind == "ok"
+    assert judge(matching, dict.fromkeys(range(2), ENDED), 2, stalled=True).kind.verdict == "ok"
 
 
 def test_a_record_of_torch_becomes_calls_of_the_group_that_it_names():
@@ -710,7 +718,7 @@ def test_equal_calls_in_another_order(text, kind, tmp_path):
     program.all("all_reduce", line=lambda r: 3 if r == 1 else 1, **call)
     program.all("all_reduce", line=lambda r: 4 if r == 1 else 2, **call)
     verdict = diagnose(program.calls)
-    assert verdict.kind == kind
+    assert verdict.kind.verdict == kind
     assert [(call.rank, call.line) for call in verdict.guilty] == [(1, 3)] * (kind == "mismatch")
 
 
@@ -760,7 +768,7 @@ def test_a_correct_program_is_never_suspected_in_whatever_order_its_calls_are_re
             queue = draw.choice([queue for queue in queues if queue])
             matching.append(queue.pop(0))
         verdict = diagnose(matching, ALL_ENDED)
-        assert verdict.kind == "ok", f"seed {seed}: {verdict.says}"
+        assert verdict.kind.verdict == "ok", f"seed {seed}: {verdict.says}"
 
 
 def as_seen(call, draw):
@@ -786,8 +794,10 @@ def test_a_call_that_all_ranks_were_refused_hides_no_mistake_after_it():
 )
 def test_a_rank_that_serves_the_others_may_still_wait_at_the_end(unseen, kind):
     calls = made("recv:any1 recv...", "send:0", "")
-    assert diagnose(calls, ALL_ENDED | {0: State("returned", unseen=unseen)}).kind == kind
-    assert diagnose(calls, {1: ENDED, 2: ENDED}, stalled=False).kind == "ok"
+    assert (
+        diagnose(calls, ALL_ENDED | {0: State(Ending.RETURNED, unseen=unseen)}).kind.verdict == kind
+    )
+    assert diagnose(calls, {1: ENDED, 2: ENDED}, stalled=False).kind.verdict == "ok"
 
 
 @pytest.mark.parametrize(
@@ -804,7 +814,9 @@ def test_calls_from_c_plus_plus_that_are_under_way_make_a_circle_only_when_nothi
     native.all("all_gather", group=["1", "2"].__getitem__, left=None)
     states = dict.fromkeys(range(2), State(where=("train.py", 12, "step"), in_torch=True))
     verdict = judge(Matching(seen.calls), states, 2, stalled, Matching(native.calls))
-    assert (verdict.kind, set(verdict.cycle)) == (kind, {0, 1} if stalled else set()), verdict.says
+    assert (verdict.kind.verdict, set(verdict.cycle)) == (kind, {0, 1} if stalled else set()), (
+        verdict.says
+    )
 
 
 def test_a_call_that_waits_too_long_is_forgotten_and_the_others_still_match():
@@ -823,7 +835,7 @@ def test_a_call_that_waits_too_long_is_forgotten_and_the_others_still_match():
     assert matching.difference is None
     assert (matching.messages.unmatched(), matching.waiting()) == ([], [])
     assert not any(matching.open.values())
-    assert judge(matching, {0: ENDED, 1: ENDED}, 2, stalled=True).kind == "ok"
+    assert judge(matching, {0: ENDED, 1: ENDED}, 2, stalled=True).kind.verdict == "ok"
 
 
 def test_calls_from_c_plus_plus_make_a_circle_with_one_from_python_only_when_nothing_moves():
@@ -833,7 +845,7 @@ def test_calls_from_c_plus_plus_make_a_circle_with_one_from_python_only_when_not
     ddp.all("all_reduce", [0, 1, 3], left=None)
     own = Matching(Program(4).call(2, "barrier", left=None).calls)
     states = {rank: State(in_torch=rank != 2) for rank in range(4)}
-    assert judge(own, states, 4, stalled=False, c10d=Matching(ddp.calls)).kind == "ok"
+    assert judge(own, states, 4, stalled=False, c10d=Matching(ddp.calls)).kind.verdict == "ok"
     verdict = judge(own, states, 4, stalled=True, c10d=Matching(ddp.calls))
     check(verdict, "hang", 2)
     assert verdict.cycle == (0, 2)
@@ -847,19 +859,21 @@ def test_an_abort_amid_calls_of_python_and_c_plus_plus_that_met_is_their_mismatc
     for rank in alive:
         tensors = (FOUR if rank == 2 else FIVE,)
         native.call(rank, "all_reduce", tensors=tensors, members=alive, error=LOST.text)
-    died = State("died", "was killed by SIGABRT (signal 6)", LOST.where, 1, signal=6)
+    died = State(Ending.DIED, "was killed by SIGABRT (signal 6)", LOST.where, 1, signal=6)
     states = {0: LOST, 1: LOST, 2: LOST, aborted: died}
     verdict = judge(Matching(own.calls), states, 3, stalled=False, c10d=Matching(native.calls))
     check(verdict, "mismatch", 2, field="shape")
 
 
 def test_gloo_ended_a_rank_whose_call_is_not_known_for_a_message_that_another_sent_elsewhere():
-    died = State("died", "by SIGABRT", ("train.py", 30, "f"), 1, signal=6, torch_does="reduces")
+    died = State(
+        Ending.DIED, "by SIGABRT", ("train.py", 30, "f"), 1, signal=6, torch_does="reduces"
+    )
     verdict = diagnose(made("", "all_reduce!"), {0: died, 1: LOST}, stalled=False)
     check(verdict, "mismatch", 0, 1, field="call")
     assert "different calls: gloo ended rank 0" in verdict.says
     together = made("all_reduce...", "all_reduce!")
-    assert diagnose(together, {0: died, 1: LOST}, stalled=False).kind == "died"
+    assert diagnose(together, {0: died, 1: LOST}, stalled=False).kind.verdict == "died"
 
 
 # What is said beside the verdict: the calls, the states, and the note.
@@ -876,7 +890,7 @@ ASIDES = {
     ),
     "an exception that was swallowed": (
         RANK_1_IS_ABSENT,
-        {1: State("returned", caught="KeyError: 'label' (train.py:8)")},
+        {1: State(Ending.RETURNED, caught="KeyError: 'label' (train.py:8)")},
         "rank 1 caught KeyError: 'label' (train.py:8)",
     ),
 }
@@ -915,14 +929,14 @@ def test_a_mismatch_after_a_skipped_call_is_reported_at_the_skipped_call():
     ids=["killed by its launcher", "of its own"],
 )
 def test_a_rank_that_dies_waiting_for_one_that_had_left_is_not_blamed(died, kind, rank, lost):
-    states = {0: State(), 1: State("returned", at=3), 2: State("died", "died", at=died)}
+    states = {0: State(), 1: State(Ending.RETURNED, at=3), 2: State(Ending.DIED, "died", at=died)}
     check(diagnose(made("all_reduce...", "", lost), states), kind, rank)
 
 
 def test_the_rank_that_left_before_a_call_was_done_is_blamed_and_not_its_peers():
     program = Program(2).call(0, "isend", peer=1, line=5)
     calls = program.call(1, "recv", peer=0, line=8, error=LOST.text).calls
-    states = {0: State("returned", at=1), 1: raised(LOST.text, 2, ("train.py", 8, "step"))}
+    states = {0: State(Ending.RETURNED, at=1), 1: raised(LOST.text, 2, ("train.py", 8, "step"))}
     verdict = diagnose(calls, states)
     check(verdict, "raised", 0)
     assert verdict.guilty[0].line == 5

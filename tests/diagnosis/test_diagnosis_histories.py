@@ -37,18 +37,18 @@ def check_correct(program, draw):
     with contextlib.closing(Run(program, draw)) as run:
         while run.go_on(draw.choice(MOVES)):
             verdict = run.verdict(stalled=False)
-            assert verdict.kind not in GUILT, verdict.says
+            assert verdict.kind.verdict not in GUILT, verdict.says
             between = [rank for rank in range(program.n) if run.is_between_calls(rank)]
             if between and draw.random() < 0.3:
                 computes = draw.choice(between)
                 while run.go_on(600, held=[computes]):
                     pass
                 verdict = run.verdict(stalled=True)
-                assert verdict.kind not in GUILT, verdict.says
+                assert verdict.kind.verdict not in GUILT, verdict.says
                 assert {call.rank for call in verdict.guilty} <= {computes}, verdict.says
         assert run.has_ended(), "the program itself hangs"
         verdict = run.verdict(stalled=True)
-        assert verdict.kind == "ok", verdict.says
+        assert verdict.kind.verdict == "ok", verdict.says
 
 
 @pytest.mark.usefixtures("_small_logs")
@@ -78,12 +78,12 @@ def outcome(fault, seed):
     with contextlib.closing(Run(program, draw)) as run:
         while run.go_on(draw.choice(MOVES[:-1])):  # so that it seldom outruns whoever looks
             verdict = run.verdict(stalled=False)
-            if verdict.kind in GUILT:
+            if verdict.kind.verdict in GUILT:
                 break
         else:
             verdict = run.verdict(stalled=True)
         guilty = {call.rank for call in verdict.guilty}
-        if verdict.kind == "ok":
+        if verdict.kind.verdict == "ok":
             return "harmless" if run.has_ended() else "unnoticed"
         if changed in guilty:
             return "named" if len(guilty) <= 2 else "among many"

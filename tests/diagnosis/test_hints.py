@@ -12,6 +12,7 @@ from collectives import launch
 from collectives.course import chapters, files
 from collectives.diagnosis.rules.hints import hints
 from collectives.recording.call import Call, RiskyCall, TensorKind
+from collectives.recording.ending import Ending
 
 
 def hinted(steps, ranks=2):
@@ -24,7 +25,7 @@ def hinted(steps, ranks=2):
             # the error of a work that has failed, if the thread that ran it still holds it.
             dist.all_reduce(torch.zeros(1))
 
-    return hints(launch(each, ranks, backend="gloo", record="calls").risky_calls, "ok")
+    return hints(launch(each, ranks, backend="gloo", record="calls").risky_calls, Ending.OK)
 
 
 def ones():
@@ -210,22 +211,22 @@ def noticed(kind, name="all_reduce", **fields):
 
 def test_a_program_that_failed_gets_no_hint_about_a_missing_wait():
     both = [noticed("changed", device="cpu"), noticed("unawaited", device="cpu")]
-    assert [hint.risk.split()[0] for hint in hints(both, "ok")] == ["changed", "never"]
-    assert [hint.risk.split()[0] for hint in hints(both, "raised")] == ["changed"]
+    assert [hint.risk.split()[0] for hint in hints(both, Ending.OK)] == ["changed", "never"]
+    assert [hint.risk.split()[0] for hint in hints(both, Ending.RAISED)] == ["changed"]
 
 
 @pytest.mark.parametrize("name", ["broadcast", "reduce", "gather", "isend", "scatter", "irecv"])
 @pytest.mark.parametrize("peer", [0, 1])
 def test_a_missing_wait_is_worth_a_hint_only_where_the_call_brings_this_rank_something(name, peer):
     takes = {"broadcast": peer == 1, "reduce": peer == 0, "gather": peer == 0, "isend": False}
-    found = hints([noticed("unawaited", name, peer=peer, device="cpu")], "ok")
+    found = hints([noticed("unawaited", name, peer=peer, device="cpu")], Ending.OK)
     assert bool(found) == takes.get(name, True)
 
 
 def test_on_nccl_a_missing_wait_is_worth_a_hint_and_a_tensor_with_gaps_an_error():
     """Only wait() makes what follows on the GPU come after the call, which has a stream of its own."""
     risky = [noticed(kind, device="cuda", backend="nccl") for kind in ("unawaited", "gaps")]
-    (hint,) = hints(risky, "ok")
+    (hint,) = hints(risky, Ending.OK)
     assert hint.risk.startswith("never waited for all_reduce")
 
 

@@ -15,6 +15,7 @@ from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.diagnosis.watch.job import KEEPS_STORE, Job
 from collectives.diagnosis.watch.process_table import ProcessTable
 from collectives.recording import launchers
+from collectives.recording.ending import Ending
 
 SCRIPT = ("python", "train.py")
 SPAWNED = ("python", "-c", "from multiprocessing.spawn import spawn_main", "--multiprocessing-fork")
@@ -202,7 +203,7 @@ def test_a_child_that_only_inherits_the_number_of_a_rank_is_known(tmp_path):
 def test_after_a_restart_a_fault_is_told_with_the_store_that_torchrun_kept(shared, monkeypatch):
     environ = numbered(0) | {launchers.ATTEMPT: "1", launchers.AGENT_STORE: shared}
     job = Job()
-    job.attempts = [Verdict("raised", "rank 1: ValueError: a bad batch")]
+    job.attempts = [Verdict(Ending.RAISED, "rank 1: ValueError: a bad batch")]
     job.table.table = {20: Process(20, 10, SCRIPT, environ)}
-    monkeypatch.setattr(job, "_first_fault", lambda stalled: Verdict("hang", "nothing moves"))
+    monkeypatch.setattr(job, "_first_fault", lambda stalled: Verdict(Ending.HUNG, "nothing moves"))
     assert (KEEPS_STORE in job.verdict(stalled=True).says) == (shared == "True")

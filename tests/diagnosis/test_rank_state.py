@@ -8,6 +8,7 @@ import pytest
 from collectives.diagnosis.rules.rank_state import Facts, State, states
 from collectives.diagnosis.timing import LAUNCHER_REACTS_NS as REACTS
 from collectives.recording.call import Call
+from collectives.recording.ending import Ending
 
 HERE, EXIT, CRASH = ("train.py", 10, "step"), ("train.py", 20, "main"), ("train.py", 7, "load")
 RAISED = {"type": "KeyError", "text": "KeyError: 1", "where": [*HERE], "at": 5, "is_guess": False}
@@ -19,15 +20,15 @@ TERM, KILL = -signal.SIGTERM, -signal.SIGKILL
 UNSEEN = "died (killed, or left by os._exit)"
 
 
-LEFT = State("returned", "left by os._exit, or was ended by its launcher", at=9, unseen=True)
+LEFT = State(Ending.RETURNED, "left by os._exit, or was ended by its launcher", at=9, unseen=True)
 
 
 def raised(text="KeyError: 1", at=5):
-    return State("raised", text, HERE, at, "KeyError")
+    return State(Ending.RAISED, text, HERE, at, "KeyError")
 
 
 def died(text, where=HERE, signal=0):
-    return State("died", text, where, at=9, signal=signal, is_old=True)
+    return State(Ending.DIED, text, where, at=9, signal=signal, is_old=True)
 
 
 def ended(exit_status=None, **facts):
@@ -45,18 +46,18 @@ ALONE = {
         {"is_stopped": True, "noted_end": 4},
         State(text="is stopped", stopped=True),
     ),
-    "noted that it ends": ({"noted_end": 4}, State("returned", where=EXIT, at=4)),
+    "noted that it ends": ({"noted_end": 4}, State(Ending.RETURNED, where=EXIT, at=4)),
     "runs": ({}, State(where=HERE, in_torch=True)),
     "runs, in Python": ({"answer": ANSWER | {"in_torch": False}}, State(where=HERE)),
     "runs, has called since its answer": ({"calls": 4}, State()),
     "runs, inside a call": ({"is_inside_call": True}, State()),
     "last answer, then SIGTERM": (
         ended(TERM, answer=LAST, noted_end=4),
-        State("returned", where=EXIT, at=9),
+        State(Ending.RETURNED, where=EXIT, at=9),
     ),
     "last answer, then unseen": (
         ended(answer=LAST, crash_signal=11),
-        State("returned", where=EXIT, at=9),
+        State(Ending.RETURNED, where=EXIT, at=9),
     ),
     "last answer, then SIGKILL": (
         ended(KILL, answer=LAST, noted_end=4),
@@ -66,17 +67,20 @@ ALONE = {
     "a signal without a name": (ended(-99), died("was killed by signal 99", signal=99)),
     "the stack of a crash": (
         ended(1, crash_signal=11, crash_place=CRASH, noted_end=4),
-        State("died", "was killed by SIGSEGV (signal 11)", CRASH, 9, signal=11),
+        State(Ending.DIED, "was killed by SIGSEGV (signal 11)", CRASH, 9, signal=11),
     ),
     "noted that it ends, then status 0": (
         ended(0, noted_end=4),
-        State("returned", where=EXIT, at=4),
+        State(Ending.RETURNED, where=EXIT, at=4),
     ),
-    "noted that it ends, then unseen": (ended(noted_end=4), State("returned", where=EXIT, at=4)),
+    "noted that it ends, then unseen": (
+        ended(noted_end=4),
+        State(Ending.RETURNED, where=EXIT, at=4),
+    ),
     "status 0": (ended(0), LEFT),
     "noted that it ends, then status 3": (
         ended(3, noted_end=4),
-        State("raised", "ended with exit status 3", HERE, 9),
+        State(Ending.RAISED, "ended with exit status 3", HERE, 9),
     ),
     "status 3": (ended(3), died("ended with exit status 3")),
     "unseen": (ended(), died(UNSEEN)),
@@ -171,7 +175,7 @@ def test_ranks_together(case):
     destroyed = [DESTROYED[case]] if case in DESTROYED else []
     calls = {rank: Call("destroy_process_group", rank=rank, entered=7) for rank in destroyed}
     found = states(dict(enumerate(ranks)), calls, are_all_known=True)
-    ended = State("running", "was ended by its launcher")
+    ended = State(Ending.RUNNING, "was ended by its launcher")
     for one, status in zip(found.values(), expected.split(), strict=True):
         assert (
             dataclasses.replace(one, where=ended.where, is_old=False) == ended
@@ -183,7 +187,7 @@ def test_ranks_together(case):
 def test_a_rank_that_had_destroyed_its_groups_returned_then():
     calls = {1: Call("destroy_process_group", rank=1, entered=7)}
     found = states({0: noted("KeyError", 10), 1: gone(LATE)}, calls, are_all_known=True)
-    assert found[1] == State("returned", at=7)
+    assert found[1] == State(Ending.RETURNED, at=7)
 
 
 def test_while_ranks_are_unknown_nobody_is_blamed_for_what_they_may_have_done():

@@ -19,6 +19,7 @@ from collectives.course.outcome import RankOutcome
 from collectives.course.runner import run_and_print
 from collectives.course.show import Display
 from collectives.launcher.world import World
+from collectives.recording.ending import Ending
 from tools import mistakes_table
 from tools.docs import SECTIONS
 
@@ -77,7 +78,7 @@ def test_no_cure_shows_a_symptom(ranks):
 @pytest.mark.parametrize("name", [name for name in CURES if STEPS[name].world.fresh])
 def test_a_cure_that_makes_its_group_shows_no_symptom(name):
     outcomes, results = mistake.run_isolated(STEPS[name], mistake.own_world(STEPS[name]))
-    assert outcomes == [RankOutcome("returned")] * STEPS[name].world.ranks
+    assert outcomes == [RankOutcome(Ending.RETURNED)] * STEPS[name].world.ranks
     assert None not in results, "a cure returns what it got"
 
 
@@ -211,8 +212,8 @@ def test_the_number_of_ranks_is_the_mistake_s_own(capsys):
 
 # What is printed.
 
-WRONG, PEER_LOST = RankOutcome("wrong", "got 1, should be 2"), RankOutcome("peer_lost")
-DIED, LEFT = RankOutcome("died", "(SIGABRT)"), RankOutcome("left", "(exit status 0)")
+WRONG, PEER_LOST = RankOutcome(Ending.WRONG, "got 1, should be 2"), RankOutcome(Ending.PEER_LOST)
+DIED, LEFT = RankOutcome(Ending.DIED, "(SIGABRT)"), RankOutcome(Ending.LEFT, "(exit status 0)")
 GONE = "lost its connection to another rank"
 
 

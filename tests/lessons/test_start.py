@@ -22,6 +22,7 @@ from collectives.course.outcome import RankOutcome
 from collectives.course.runner import run_and_print
 from collectives.course.show import Display
 from collectives.launcher.world import World
+from collectives.recording.ending import Ending
 
 NAMES = ("start", "launching")
 PROSE = "\n\n".join(Source(name).prose for name in NAMES)
@@ -155,7 +156,7 @@ def test_a_step_in_fresh_ranks_chooses_its_backend_itself():
     step = STEPS["meet_by_environment"]
     on_nccl = World(4, "nccl", "cuda", asked=frozenset({"backend"}))
     outcomes, _ = mistakes.run_isolated(step, mistakes.own_world(step, on_nccl))
-    assert outcomes == [RankOutcome("returned")] * 4
+    assert outcomes == [RankOutcome(Ending.RETURNED)] * 4
 
 
 def test_a_step_in_fresh_ranks_is_skipped_in_a_world_of_another_size(capsys):
@@ -177,8 +178,8 @@ def test_the_proof_notices_an_init_that_does_not_wait():
         step(rank, world_size, device)
 
     outcomes, _ = mistakes.run_isolated(sabotaged, mistakes.own_world(sabotaged))
-    wrong = RankOutcome("wrong", "got False, should be True")
-    assert outcomes == [wrong, wrong, wrong, RankOutcome("returned")]
+    wrong = RankOutcome(Ending.WRONG, "got False, should be True")
+    assert outcomes == [wrong, wrong, wrong, RankOutcome(Ending.RETURNED)]
 
 
 # What the pitfalls say.

@@ -15,6 +15,7 @@ from collectives.backends.claims import STATES
 from collectives.diagnosis import run as run_diagnosis
 from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.recording import pending_work
+from collectives.recording.ending import Ending
 from collectives.recording.inject import Recording
 
 PATHS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -89,7 +90,7 @@ def test_the_list_of_what_the_diagnosis_touches_is_complete():
 
 def test_the_fields_of_the_json_of_a_diagnosis_are_listed():
     row = re.search(r"^\| `--json FILE` \|.*$", PAGES["docs/diagnosis.md"], re.MULTILINE)[0]
-    fields = run_diagnosis.as_json(Verdict("ok", ""), [], 0)
+    fields = run_diagnosis.as_json(Verdict(Ending.OK, ""), [], 0)
     assert sorted(re.findall(r"`(\w+)`", row)) == sorted(fields)
 
 

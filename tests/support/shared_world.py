@@ -26,6 +26,7 @@ from collectives.course.practice.board import Board
 from collectives.course.practice.result import outcome
 from collectives.course.practice.run_cases import hash_of, own_frames
 from collectives.course.practice.world import Ended
+from collectives.recording.ending import Ending
 
 
 class Try(NamedTuple):
@@ -134,7 +135,7 @@ def _fault(notes: list[Notes]) -> Fault | None:
     first = min(own, default=None)
     error = None
     if first and first[0] <= min(wrong, default=first[0]):
-        error = LaunchError("", rank=first[1], kind="raised")
+        error = LaunchError("", rank=first[1], kind=Ending.RAISED)
     elif raised and not wrong:
         case, rank, _ = min(raised)
         begun = notes[rank][case].get("begins", "")

@@ -8,6 +8,7 @@ from processes import finished
 from repository import ROOT, SUPPORT
 
 from collectives import LaunchError
+from collectives.recording.ending import Ending
 
 
 def ask(*names: str, options: str = ""):
@@ -47,7 +48,9 @@ KNOWN = {
     "error": "no such",
     "reason": "it has none",
 }
-AS_KNOWN, OTHERWISE = (LaunchError(text, rank=1, kind="raised") for text in ("no such", "another"))
+AS_KNOWN, OTHERWISE = (
+    LaunchError(text, rank=1, kind=Ending.RAISED) for text in ("no such", "another")
+)
 VERDICTS = [
     ("test_known_1", "gloo", AS_KNOWN, pytest.xfail.Exception, "it has none"),
     ("test_known_1", "gloo", OTHERWISE, pytest.fail.Exception, "not with the known error"),

@@ -6,17 +6,18 @@ from rich.text import Text
 
 from collectives.course.practice.checker import ExerciseVerdict
 from collectives.course.practice.exercise import Exercise
+from collectives.recording.ending import Ending
 
 # How a verdict of a kind begins.
 _TITLES = {
     "solved": "[green]solved[/]",
     "todo": "[yellow]to do[/]",
-    "wrong": "[red]wrong[/]",
+    Ending.WRONG: "[red]wrong[/]",
     "refused": "[red]not allowed[/]",
-    "raised": "[red]an exception[/]",
-    "hung": "[red]a hang[/]",
-    "slow": "[yellow]no end[/]",
-    "died": "[red]a rank died[/]",
+    Ending.RAISED: "[red]an exception[/]",
+    Ending.HUNG: "[red]a hang[/]",
+    Ending.SLOW: "[yellow]no end[/]",
+    Ending.DIED: "[red]a rank died[/]",
 }
 
 _WIDTH = 80

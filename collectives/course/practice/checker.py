@@ -11,6 +11,7 @@ from collectives.course.practice.exercise import Exercise
 from collectives.course.practice.run_cases import file_of
 from collectives.course.practice.world import HANGS_AFTER, Ended, Stuck, run_world
 from collectives.launcher.failure import LaunchError
+from collectives.recording.ending import Ending
 from collectives.recording.stack import main_thread
 from collectives.words import counted
 
@@ -86,7 +87,7 @@ def _amount(ended: Ended) -> str:
 
 def _stood_elsewhere(ended: Ended) -> bool:
     """Whether no rank went on, but none of them was in the reader's file."""
-    is_slow = isinstance(ended.error, Stuck) and ended.error.kind == "slow"
+    is_slow = isinstance(ended.error, Stuck) and ended.error.kind is Ending.SLOW
     return is_slow and not any(place.line for place in ended.board.places)
 
 
@@ -121,11 +122,11 @@ def _failure(ended: Ended, file: str, passed: list[str]) -> ExerciseVerdict | No
         kind, says, lines = _stuck(error, ended, file)
         says += f" {_sentence(problems, size)}" if problems else ""
     else:
-        kind, says, lines = "wrong", _sentence(problems, size), []
+        kind, says, lines = Ending.WRONG, _sentence(problems, size), []
     is_shown = kind != "todo"
     return ExerciseVerdict(
         kind,
-        says + before if kind in ("wrong", "hung", "slow", "died") else says,
+        says + before if isinstance(kind, Ending) and kind is not Ending.RAISED else says,
         case if is_shown else "",
         rows if is_shown else [],
         lines,
@@ -138,25 +139,25 @@ def _ended_by(error: LaunchError, ended: Ended, file: str) -> tuple[str, str, li
     raised = next((note["raised"] for note in noted if "raised" in note), None)
     if raised is not None:
         return _raised(file, error.rank, raised)
-    if error.kind == "hung":  # time is up, and it was still going on
-        return "slow", "it was still running when its time was up.", _standing(ended, file)
+    if error.kind is Ending.HUNG:  # time is up, and it was still going on
+        return Ending.SLOW, "it was still running when its time was up.", _standing(ended, file)
     says = f"{error.headline}."
     if error.signal == signal.SIGABRT:
         says += " On gloo this may be a message that has more bytes than its receive's tensor."
     place = _line(error.stacks.get(error.rank, ""), file)
-    return "died", says, [f"rank {error.rank} was in line {place}"] if place else []
+    return Ending.DIED, says, [f"rank {error.rank} was in line {place}"] if place else []
 
 
 def _stuck(error: Stuck, ended: Ended, file: str) -> tuple[str, str, list[str]]:
     lines = [*_standing(ended, file), *error.story]
-    if error.kind == "hung":
+    if error.kind is Ending.HUNG:
         waiting = ended.board.unfinished()
         who = "all ranks" if len(waiting) == len(ended.notes) > 1 else _these(waiting)
         verb = "is" if len(waiting) == 1 else "are"
-        return "hung", f"it hangs: after {HANGS_AFTER:g} s {who} {verb} still waiting.", lines
+        return Ending.HUNG, f"it hangs: after {HANGS_AFTER:g} s {who} {verb} still waiting.", lines
     late = [rank for rank in ended.board.unfinished() if not ended.board.places[rank].in_call]
     late = late or ended.board.unfinished()
-    return "slow", f"{_these(late)} did not finish in time, but no rank waits forever.", lines
+    return Ending.SLOW, f"{_these(late)} did not finish in time, but no rank waits forever.", lines
 
 
 def _standing(ended: Ended, file: str) -> list[str]:
@@ -189,15 +190,15 @@ def _raised(file: str, rank: int, raised: dict[str, Any]) -> tuple[str, str, lis
     if kind == "NotWritten":
         return "todo", f"{says}.", lines
     if kind in ("SystemExit", "KeyboardInterrupt"):
-        return "died", f"rank {rank} ended its program.", lines
+        return Ending.DIED, f"rank {rank} ended its program.", lines
     if "by peer" in says:
         says = f"rank {rank} is still waiting for another rank, which makes no more calls."
-        return "raised", says, lines
+        return Ending.RAISED, says, lines
     if "Invalid destination rank" in says:
         return "refused", f"rank {rank}: it sends to itself, which a rank cannot do.", lines
     if kind == "Misuse":
         return "refused", f"rank {rank}: {says}.", lines
-    return "raised", f"rank {rank} raised {kind}: {says}", lines
+    return Ending.RAISED, f"rank {rank} raised {kind}: {says}", lines
 
 
 def _line(stack: str, file: str) -> str:

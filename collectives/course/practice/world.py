@@ -16,6 +16,7 @@ from collectives.launcher.failure import LaunchError
 from collectives.launcher.rank_spec import LaunchSpec, RankSpec
 from collectives.launcher.watch import LaunchWatch
 from collectives.launcher.world import World
+from collectives.recording.ending import Ending
 
 # Ranks hang that all stand in one call of torch.distributed for so many seconds, counted by
 # themselves. A rank that does something else has longer; so have ranks that count nothing, as they
@@ -29,7 +30,7 @@ _LIMIT = 600.0  # for the whole world
 class Stuck(Exception):
     """The ranks do not go on. kind: hung or slow. story: what the diagnosis says of it, by line."""
 
-    def __init__(self, kind: str, story: list[str]):
+    def __init__(self, kind: Ending, story: list[str]):
         super().__init__(kind)
         self.kind, self.story = kind, story
 
@@ -72,10 +73,10 @@ class _Watch(LaunchWatch):
         waits = [place.in_call and place.ticks * TICK >= HANGS_AFTER for place in unfinished]
         # A rank that has finished and is stopped may not have sent all of its last message.
         if all(waits) and all(place.ticks * TICK >= HANGS_AFTER for place in places):
-            raise Stuck("hung", self._story())
+            raise Stuck(Ending.HUNG, self._story())
         works = [place.ticks * TICK >= SLOW_AFTER for place in unfinished]
         if all(works) or time.monotonic() > self.moved + _PATIENCE:
-            raise Stuck("slow", [])
+            raise Stuck(Ending.SLOW, [])
         self._tell(waits)
 
     def _tell(self, waits: list[bool]) -> None:
@@ -86,7 +87,7 @@ class _Watch(LaunchWatch):
 
     def _story(self) -> list[str]:
         verdict = self._monitor.last_word() if self.files else None
-        if verdict is None or verdict.kind not in ("hang", "mismatch"):
+        if verdict is None or not verdict.kind.is_explained:
             return []
         # Where each rank stands is told without it.
         return [verdict.headline, *(f"  {note}" for note in verdict.notes)]

@@ -14,6 +14,7 @@ from collectives.diagnosis.rules.judge import judge
 from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.rank_state import State
 from collectives.diagnosis.rules.snapshot import Verdict
+from collectives.recording.ending import Ending
 from collectives.recording.rank_log import told
 from collectives.words import ranks
 
@@ -89,14 +90,15 @@ def verdict(dumps: Mapping[int, Dump]) -> Verdict:
     }
     states = {rank: State(in_torch=True) for rank in dumps}
     states |= {
-        rank: State("elsewhere", "no dump of it") for rank in set(range(world_size)) - dumps.keys()
+        rank: State(Ending.ELSEWHERE, "no dump of it")
+        for rank in set(range(world_size)) - dumps.keys()
     }
     members = {name: members for name, (_, members) in groups.items()}
     c10d = match_records(answers, members, world_size)
     verdict = judge(Matching(), states, world_size, stalled=True, c10d=c10d)
-    if verdict.kind == "ok":
+    if verdict.kind is Ending.OK:
         missing = states.keys() - dumps.keys()
-        kind = "partial" if missing else "ok"
+        kind = Ending.PARTIAL if missing else Ending.OK
         what = f"the collectives of {ranks(dumps)} fit together, and none is under way"
         what += f"; there is no dump of {ranks(missing)}" if missing else ""
         verdict = replace(verdict, kind=kind, what=what)

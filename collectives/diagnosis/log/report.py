@@ -10,6 +10,7 @@ from collectives.diagnosis.attach import report as standing
 from collectives.diagnosis.log import dump, verdict
 from collectives.diagnosis.log.job import Logs
 from collectives.diagnosis.log.messages import MOST, Sighting
+from collectives.recording.ending import Ending
 from collectives.words import ranks
 
 _PAGE = "docs/messages.md"
@@ -45,7 +46,9 @@ def report(names: Iterable[str]) -> tuple[str, bool]:
         texts.append(standing.write(seen))
         if of_dumps is None and not logs.names:
             return texts[0], not standing.somebody_waits(seen)
-    return "\n\n".join(texts), of_dumps is not None and of_dumps.kind == "ok" and not logs.names
+    return "\n\n".join(
+        texts
+    ), of_dumps is not None and of_dumps.kind is Ending.OK and not logs.names
 
 
 def _files(given: str) -> list[str]:

@@ -11,6 +11,7 @@ from collectives.diagnosis.rules.compare import Difference, compare
 from collectives.diagnosis.rules.rank_state import is_lost
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
 from collectives.recording.call import Call
+from collectives.recording.ending import Ending
 from collectives.words import ranks
 
 
@@ -57,7 +58,7 @@ def unknown_calls(snapshot: Snapshot) -> Verdict | None:
         rank
         for rank, state in snapshot.states.items()
         if rank not in ended
-        and (rank in snapshot.inside or (state.status == "raised" and is_lost(state.text)))
+        and (rank in snapshot.inside or (state.status is Ending.RAISED and is_lost(state.text)))
         and not any(_are_together(snapshot, rank, other) for other in ended)
     ]
     places = [snapshot.place(rank) for rank in sorted((*ended, *others))]
@@ -65,7 +66,7 @@ def unknown_calls(snapshot: Snapshot) -> Verdict | None:
         return None
     what = f"different calls: gloo ended {ranks(ended)}, for a message longer than its call takes"
     about = next((place for place in places if place.name), None)
-    return snapshot.verdict("mismatch", what, places, about, field="call")
+    return snapshot.verdict(Ending.MISMATCH, what, places, about, field="call")
 
 
 def _was_ended_by_gloo(snapshot: Snapshot, rank: int) -> bool:

@@ -6,10 +6,10 @@ import linecache
 import os
 
 from collectives.diagnosis.rules.matching import kind_of
-from collectives.diagnosis.rules.rank_state import NOT_ENDED
 from collectives.diagnosis.rules.report import format_call, location
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
 from collectives.recording.call import Call
+from collectives.recording.ending import Ending
 from collectives.semantics.calls import GROUPS, POINT_TO_POINT, RECEIVES
 
 # So many are told of each kind.
@@ -25,7 +25,7 @@ def with_asides(snapshot: Snapshot, verdict: Verdict) -> Verdict:
 def _not_sent(snapshot: Snapshot, verdict: Verdict) -> list[str]:
     """Receives that nobody matches, where ranks wait for other messages than for these."""
     waits = {rank: call for rank, call in snapshot.inside.items() if kind_of(call) == "isend"}
-    if verdict.kind != "hang":
+    if verdict.kind is not Ending.HUNG:
         return []
     found = [
         call
@@ -46,7 +46,7 @@ def _not_awaited(snapshot: Snapshot) -> list[str]:
     found = [
         call
         for rank, calls in snapshot.matching.unawaited.items()
-        if rank in snapshot.states and snapshot.states[rank].status not in NOT_ENDED
+        if rank in snapshot.states and snapshot.states[rank].status.is_over
         for call in calls.values()
         if (rank, call.peer) in needed or (None, call.peer) in needed
     ]
@@ -62,7 +62,7 @@ def _caught(snapshot: Snapshot, verdict: Verdict) -> list[str]:
     notes = []
     for rank in sorted({call.rank for call in verdict.guilty} & snapshot.states.keys()):
         state = snapshot.states[rank]
-        if rank in snapshot.inside or state.status in ("raised", "died"):
+        if rank in snapshot.inside or state.status.is_failure:
             continue
         if state.caught:
             notes.append(f"rank {rank} caught {state.caught}")

@@ -6,10 +6,11 @@ from collections.abc import Collection
 from collectives.diagnosis.rules import aborted
 from collectives.diagnosis.rules.compare import Difference
 from collectives.diagnosis.rules.matching import Sequence, kind_of, waits_for
-from collectives.diagnosis.rules.rank_state import NOT_ENDED, State, is_lost, timed_out
+from collectives.diagnosis.rules.rank_state import State, is_lost, timed_out
 from collectives.diagnosis.rules.report import against, locations, number_of, numbered
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
 from collectives.recording.call import WORLD, Call
+from collectives.recording.ending import Ending
 from collectives.semantics.calls import POINT_TO_POINT, RECEIVES, SENDS
 from collectives.words import ranks
 
@@ -54,7 +55,7 @@ def mismatch(
         )
         notes.append(f"different calls, by other ways to that line: {ways}")
     what = f"{what}: {against(difference.guilty, calls)}"
-    return snapshot.verdict("mismatch", what, places.values(), call, calls, notes, field=field)
+    return snapshot.verdict(Ending.MISMATCH, what, places.values(), call, calls, notes, field=field)
 
 
 def out_of_step(sequence: Sequence, places: dict[int, Call], before: int) -> list[str]:
@@ -98,11 +99,11 @@ def failed(snapshot: Snapshot) -> Verdict | None:
         return None
 
     def order(rank: int) -> tuple:
-        return found[rank].status == "died" and _waited(snapshot, rank), found[rank].at
+        return found[rank].status is Ending.DIED and _waited(snapshot, rank), found[rank].at
 
     rank = min(found, key=order)
     state, here = found[rank], snapshot.place(rank)
-    if state.status == "died":
+    if state.status is Ending.DIED:
         blamed, what = [rank], f"rank {rank} {state.text}"
     else:
         blamed = _raised_alike(found, rank)
@@ -113,9 +114,9 @@ def failed(snapshot: Snapshot) -> Verdict | None:
 
 def _failed(snapshot: Snapshot, rank: int) -> bool:
     state = snapshot.states[rank]
-    if state.status == "died":
+    if state.status is Ending.DIED:
         return not _died_of_others(snapshot, rank)
-    return state.status == "raised" and not is_lost(state.text)
+    return state.status is Ending.RAISED and not is_lost(state.text)
 
 
 def _raised_alike(failed: dict[int, State], rank: int) -> list[int]:
@@ -160,9 +161,9 @@ def _died_of_others(snapshot: Snapshot, rank: int) -> bool:
         state = snapshot.states.get(other)
         if state is None or state.at >= died_at:
             continue
-        if state.status == "returned":
+        if state.status is Ending.RETURNED:
             return True
-        if state.status == "raised" and other in snapshot.inside:
+        if state.status is Ending.RAISED and other in snapshot.inside:
             waited_for = snapshot.waits_for(other)
             if waited_for and rank not in waited_for:
                 return True
@@ -173,7 +174,7 @@ def left_early(snapshot: Snapshot) -> Verdict | None:
     """A rank lost others that had joined its call, and that left before it was done."""
     states = snapshot.states
     for rank, call in snapshot.inside.items():
-        if states[rank].status != "raised":
+        if states[rank].status is not Ending.RAISED:
             continue
         if kind_of(call) in POINT_TO_POINT:
             others: Collection[int] = () if call.peer is None else (call.peer,)
@@ -184,12 +185,12 @@ def left_early(snapshot: Snapshot) -> Verdict | None:
         if left:
             what = f"{ranks(left)} left before {kind_of(call)} was done"
             what += f"; rank {rank}: {states[rank].text}"
-            return snapshot.verdict("raised", what, map(snapshot.place, left), call)
+            return snapshot.verdict(Ending.RAISED, what, map(snapshot.place, left), call)
     return None
 
 
 def _left_before(state: State, at: int) -> bool:
-    return state.status == "returned" and (state.unseen or 0 < state.at < at)
+    return state.status is Ending.RETURNED and (state.unseen or 0 < state.at < at)
 
 
 def lost(snapshot: Snapshot) -> Verdict | None:
@@ -198,8 +199,8 @@ def lost(snapshot: Snapshot) -> Verdict | None:
     If it timed out, blame those that were last seen elsewhere.
     """
     states = snapshot.states
-    raised = {rank: state.at for rank, state in states.items() if state.status == "raised"}
-    someone_runs = any(state.status in NOT_ENDED for state in states.values())
+    raised = {rank: state.at for rank, state in states.items() if state.status is Ending.RAISED}
+    someone_runs = not any(state.status.is_over for state in states.values())
     if not raised or (someone_runs and not snapshot.stalled):
         return None
     rank = min(raised, key=raised.__getitem__)
@@ -208,5 +209,5 @@ def lost(snapshot: Snapshot) -> Verdict | None:
     slow = [other for other, line in seen.items() if line[0] and line != (here.file, here.line)]
     if slow and here.name and timed_out(text):
         what = f"{ranks(slow)} had not reached {kind_of(here)} when rank {rank} gave up"
-        return snapshot.verdict("slow", f"{what}: {text}", map(snapshot.place, slow), here)
-    return snapshot.verdict("raised", f"rank {rank}: {text}", [here])
+        return snapshot.verdict(Ending.SLOW, f"{what}: {text}", map(snapshot.place, slow), here)
+    return snapshot.verdict(Ending.RAISED, f"rank {rank}: {text}", [here])

@@ -11,21 +11,23 @@ from collectives.diagnosis.rules.compare import plain_name
 from collectives.diagnosis.rules.report import format_call, location
 from collectives.diagnosis.rules.snapshot import Hint
 from collectives.recording.call import Call, RiskyCall
+from collectives.recording.ending import Ending
 from collectives.recording.stack import NOWHERE
 from collectives.semantics.calls import BY_NAME, Flow
 from collectives.semantics.cell import Cell
 from collectives.words import ranks
 
 
-def hints(noticed: Iterable[RiskyCall], verdict: str) -> tuple[Hint, ...]:
+def hints(noticed: Iterable[RiskyCall], verdict: Ending) -> tuple[Hint, ...]:
     """The hints for a run that ended with this kind of verdict.
 
-    Only after "ok" is a missing wait worth a hint: a rank that failed could not wait any more.
+    Only if nothing is wrong is a missing wait worth a hint: a rank that failed could not wait any
+    more.
     """
     found = {}
     for risk in noticed:
         hint = _KINDS[risk.kind](risk)
-        if hint is None or (verdict != "ok" and risk.kind == "unawaited"):
+        if hint is None or (verdict is not Ending.OK and risk.kind == "unawaited"):
             continue
         found[hint.call.rank, hint.call.file, hint.call.line, hint.risk] = hint
     return tuple(found[key] for key in sorted(found))

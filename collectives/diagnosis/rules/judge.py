@@ -34,6 +34,7 @@ from collectives.diagnosis.rules.missing import (
 from collectives.diagnosis.rules.rank_state import State
 from collectives.diagnosis.rules.report import join_as
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
+from collectives.recording.ending import Ending
 from collectives.words import ranks
 
 
@@ -51,14 +52,14 @@ def judge(
     """
     numbers = sorted({*matching.last, *states, *range(world_size)})
     if not numbers:
-        return Verdict("not-distributed", "no process called torch.distributed")
+        return Verdict(Ending.NOT_DISTRIBUTED, "no process called torch.distributed")
     states = {rank: states.get(rank, State()) for rank in numbers}
     snapshot = Snapshot(matching, c10d or Matching(), states, stalled)
     for rule in _RULES:
         if (verdict := rule(snapshot)) is not None:
             return with_asides(snapshot, verdict)
     what = f"{ranks(numbers)}: all {matching.matched} collectives and messages fitted"
-    return snapshot.verdict("ok", what)
+    return snapshot.verdict(Ending.OK, what)
 
 
 def stopped(snapshot: Snapshot) -> Verdict | None:
@@ -67,7 +68,7 @@ def stopped(snapshot: Snapshot) -> Verdict | None:
     if not held or not snapshot.stalled or not snapshot.inside:
         return None
     what = f"{ranks(held)} stopped, as by SIGSTOP or a debugger"
-    return snapshot.verdict("hang", what, map(snapshot.place, held))
+    return snapshot.verdict(Ending.HUNG, what, map(snapshot.place, held))
 
 
 def same_rank(snapshot: Snapshot) -> Verdict | None:
@@ -82,13 +83,13 @@ def same_rank(snapshot: Snapshot) -> Verdict | None:
         return None
     guilty = [joining[rank] for rank in wrong]
     what = join_as(wrong, {named[rank] for rank in wrong})
-    return snapshot.verdict("hang", what, guilty, guilty[0])
+    return snapshot.verdict(Ending.HUNG, what, guilty, guilty[0])
 
 
 def silent(snapshot: Snapshot) -> Verdict | None:
     """A machine whose diagnosis has not answered: it has no power, or no connection to this one."""
-    unheard = {rank: one for rank, one in snapshot.states.items() if one.status == "unheard"}
-    unasked = {rank: one for rank, one in snapshot.states.items() if one.status == "unasked"}
+    unheard = {rank: one for rank, one in snapshot.states.items() if one.status is Ending.UNHEARD}
+    unasked = {rank: one for rank, one in snapshot.states.items() if one.status is Ending.UNASKED}
     if not (unheard or unasked) or not snapshot.stalled or not snapshot.inside:
         return None
     if unheard:
@@ -97,7 +98,7 @@ def silent(snapshot: Snapshot) -> Verdict | None:
         what = f"{', '.join(names)} {does} not answer: {ranks(unheard)} cannot be reached"
     else:
         what = f"{ranks(unasked)} {next(iter(unasked.values())).text}"
-    return snapshot.verdict("hang", what, map(snapshot.place, unheard or unasked), field="machine")
+    return snapshot.verdict(Ending.UNREACHABLE, what, map(snapshot.place, unheard or unasked))
 
 
 _RULES = (

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from collectives.diagnosis.rules.compare import compare, minority
 from collectives.diagnosis.rules.faults import mismatch, out_of_step
 from collectives.diagnosis.rules.matching import Sequence, kind_of
-from collectives.diagnosis.rules.rank_state import NOT_ENDED, OUT_OF_SIGHT
 from collectives.diagnosis.rules.report import against, format_call, join_as, location, numbered
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
 from collectives.diagnosis.rules.suspects import find_cycles, suspects
 from collectives.recording.call import WORLD, Call
+from collectives.recording.ending import Ending
 from collectives.semantics.calls import POINT_TO_POINT, RECEIVES
 from collectives.words import ranks
 
@@ -54,7 +54,7 @@ def _joined_as_others(world: JoiningWorld, alike: list[JoiningWorld]) -> Verdict
     lines = {rank: (f"in {format_call(call)}", location(call)) for rank, call in wrong.items()}
     lines = world.lines | lines
     what = join_as(wrong, {calls[rank].rank for rank in wrong})
-    return Verdict("hang", what, tuple(wrong.values()), group=WORLD, seq=1, lines=lines)
+    return Verdict(Ending.HUNG, what, tuple(wrong.values()), group=WORLD, seq=1, lines=lines)
 
 
 def _joined_elsewhere(worlds: list[JoiningWorld]) -> Verdict | None:
@@ -83,7 +83,7 @@ def _disagree(
     what = f"{field} of init_process_group: {against(guilty, calls)}"
     blamed = tuple(calls[rank] for rank in guilty)
     return Verdict(
-        "mismatch", what, blamed, group=WORLD, seq=1, field=field, lines=lines, notes=(note,)
+        Ending.MISMATCH, what, blamed, group=WORLD, seq=1, field=field, lines=lines, notes=(note,)
     )
 
 
@@ -119,10 +119,12 @@ def circular(snapshot: Snapshot) -> Verdict | None:
     notes = [f"-> circular wait: {' -> '.join(map(str, (*cycle, cycle[0])))}" for cycle in cycles]
     if in_order:
         notes += says[1:]
-        return _verdict(snapshot, "hang", says[0], *in_order[0], guilty, notes, cycle=cycles[0])
+        return _verdict(
+            snapshot, Ending.HUNG, says[0], *in_order[0], guilty, notes, cycle=cycles[0]
+        )
     places = [snapshot.place(rank) for rank in guilty]
     what = "; ".join(says)
-    return snapshot.verdict("hang", what, places, places[0], notes=notes, cycle=cycles[0])
+    return snapshot.verdict(Ending.HUNG, what, places, places[0], notes=notes, cycle=cycles[0])
 
 
 def not_joined(snapshot: Snapshot) -> Verdict | None:
@@ -144,9 +146,9 @@ def _incomplete(snapshot: Snapshot, sequence: Sequence, seq: int) -> Verdict | N
         return None
     if (difference := compare(joined)) is not None:
         return mismatch(snapshot, difference)
-    if any(snapshot.states[rank].status in ("unheard", "unasked") for rank in absent):
+    if any(snapshot.states[rank].status.is_unreachable for rank in absent):
         return None
-    elsewhere = [rank for rank in absent if snapshot.states[rank].status == "elsewhere"]
+    elsewhere = [rank for rank in absent if snapshot.states[rank].status is Ending.ELSEWHERE]
     call = next(iter(joined.values()))
     # Ranks that run elsewhere have joined the world, for else nobody would have come so far.
     is_done = call.name == "init_process_group" or all(one.left for one in joined.values())
@@ -158,9 +160,9 @@ def _incomplete(snapshot: Snapshot, sequence: Sequence, seq: int) -> Verdict | N
         what = f"{ranks(computing)} {has} not joined {numbered(call)}"
         processes = {rank: snapshot.states[rank].process for rank in computing}
         notes = [f"rank {rank} is {which}" for rank, which in processes.items() if which]
-        return _verdict(snapshot, "slow", what, sequence, seq, computing, notes)
+        return _verdict(snapshot, Ending.SLOW, what, sequence, seq, computing, notes)
     what = _never_joined(sequence, seq, absent)
-    return _verdict(snapshot, "hang", what, sequence, seq, _blamed(snapshot, joined, absent))
+    return _verdict(snapshot, Ending.HUNG, what, sequence, seq, _blamed(snapshot, joined, absent))
 
 
 def _blamed(snapshot: Snapshot, joined: Collection[int], absent: list[int]) -> tuple[int, ...]:
@@ -169,7 +171,7 @@ def _blamed(snapshot: Snapshot, joined: Collection[int], absent: list[int]) -> t
 
 def _verdict(
     snapshot: Snapshot,
-    kind: str,
+    kind: Ending,
     what: str,
     sequence: Sequence,
     seq: int,
@@ -206,7 +208,7 @@ def _will_never_join(snapshot: Snapshot, sequence: Sequence, rank: int) -> bool:
     Of collectives from C++ the latter is not certain: they may be known for others, and not yet for
     this rank.
     """
-    if snapshot.states[rank].status not in NOT_ENDED:
+    if snapshot.states[rank].status.is_over:
         return True
     is_own = any(sequence is one for one in snapshot.matching.sequences.values())
     return is_own and rank in snapshot.matching.destroyed
@@ -218,7 +220,7 @@ def came_late(snapshot: Snapshot) -> Verdict | None:
     ended = [
         call
         for rank, call in calls.items()
-        if call.error and snapshot.states[rank].status == "raised"
+        if call.error and snapshot.states[rank].status is Ending.RAISED
     ]
     if not ended:
         return None
@@ -232,7 +234,7 @@ def came_late(snapshot: Snapshot) -> Verdict | None:
     what = f"{ranks(late)} joined {numbered(first)} only after rank {first.rank} had given up"
     note = f"rank {first.rank} gave up after {waited:.1f} s; "
     note += f"the next rank joined after {came_after:.1f} s"
-    return snapshot.verdict("slow", what, late.values(), first, calls, [note])
+    return snapshot.verdict(Ending.SLOW, what, late.values(), first, calls, [note])
 
 
 def not_met(snapshot: Snapshot) -> Verdict | None:
@@ -240,7 +242,7 @@ def not_met(snapshot: Snapshot) -> Verdict | None:
 
     def lost_others(call: Call) -> bool:
         peer = call.peer
-        return peer in snapshot.inside and snapshot.states[peer].status == "raised"
+        return peer in snapshot.inside and snapshot.states[peer].status is Ending.RAISED
 
     # Ranks whose peer has lost others itself tell less than ranks whose peer has just returned.
     for call in sorted(snapshot.inside.values(), key=lost_others):
@@ -262,15 +264,15 @@ def _other_end(snapshot: Snapshot, call: Call) -> Verdict | None:
         for other in missing
         if other in states and other != rank and not snapshot.is_held_up(other)
     ]
-    running = [other for other in missing if states[other].status in NOT_ENDED]
+    running = [other for other in missing if not states[other].status.is_over]
     # A rank that takes what comes from anybody may be a server, which its launcher will end.
     may_go_on = running or call.peer is None
     if not missing or (may_go_on and not snapshot.stalled):
         return None
     computing = [other for other in running if other in snapshot.computing]
-    kind, blamed = "slow", tuple(computing)
+    kind, blamed = Ending.SLOW, tuple(computing)
     if not computing:
-        kind, blamed = "hang", suspects(snapshot) or tuple(sorted((rank, *missing)))
+        kind, blamed = Ending.HUNG, suspects(snapshot) or tuple(sorted((rank, *missing)))
     who = f"{ranks(missing)} to receive its message"
     if kind_of(call) in RECEIVES:
         who = f"a message from {ranks(missing)}"
@@ -280,7 +282,10 @@ def _other_end(snapshot: Snapshot, call: Call) -> Verdict | None:
 
 def left_over(snapshot: Snapshot) -> Verdict | None:
     """All ranks have ended, or nothing moves: what has still no counterpart never got one."""
-    if any(state.status in ("running", "missing") for state in snapshot.states.values()):
+    if any(
+        not (state.status.is_over or state.status.is_out_of_sight)
+        for state in snapshot.states.values()
+    ):
         return _nothing_moves(snapshot)
     for matching in (snapshot.matching, snapshot.c10d):
         for sequence, seq in matching.waiting():
@@ -300,7 +305,7 @@ def _nothing_moves(snapshot: Snapshot) -> Verdict | None:
     what = f"{ranks(call.rank for call in last)} {waits}{where}, and nothing moves"
     came = [call.entered for call in last if call.name == "init_process_group"]
     apart = (max(came) - min(came)) / 1e9 if len(came) == len(last) > 0 else 0.0
-    return snapshot.verdict("hang", what, () if snapshot.not_judged() else last, apart=apart)
+    return snapshot.verdict(Ending.HUNG, what, () if snapshot.not_judged() else last, apart=apart)
 
 
 def _never_completed(snapshot: Snapshot, sequence: Sequence, seq: int) -> Verdict | None:
@@ -309,7 +314,7 @@ def _never_completed(snapshot: Snapshot, sequence: Sequence, seq: int) -> Verdic
     if (difference := compare(joined)) is not None:
         return mismatch(snapshot, difference)
     states = snapshot.states
-    absent = [rank for rank in sequence.absent(seq) if states[rank].status not in OUT_OF_SIGHT]
+    absent = [rank for rank in sequence.absent(seq) if not states[rank].status.is_out_of_sight]
     # If it raised in all ranks, these were told, and went on.
     if not absent or all(call.error for call in joined.values()):
         return None
@@ -317,7 +322,7 @@ def _never_completed(snapshot: Snapshot, sequence: Sequence, seq: int) -> Verdic
     blamed = _blamed(snapshot, joined, absent)
     guilty = [joined.get(rank) or snapshot.place(rank) for rank in blamed]
     what = f"{ranks(absent)} never joined {numbered(call)}"
-    return snapshot.verdict("mismatch", what, guilty, call, joined, field="call")
+    return snapshot.verdict(Ending.MISMATCH, what, guilty, call, joined, field="call")
 
 
 def _unmatched_message(snapshot: Snapshot) -> Verdict | None:
@@ -325,7 +330,7 @@ def _unmatched_message(snapshot: Snapshot) -> Verdict | None:
     for call in snapshot.matching.messages.unmatched():
         if not snapshot.matching.knows_messages_of(call):
             continue
-        if call.peer in states and states[call.peer].status in OUT_OF_SIGHT:
+        if call.peer in states and states[call.peer].status.is_out_of_sight:
             continue
         if call.name in RECEIVES and states[call.rank].unseen:  # it served others to the end
             continue
@@ -333,5 +338,7 @@ def _unmatched_message(snapshot: Snapshot) -> Verdict | None:
         what = f"no rank received the message of rank {call.rank}"
         if call.name in RECEIVES:
             what = f"no rank sent the message for which rank {call.rank} waited"
-        return snapshot.verdict("mismatch", what, guilty, call, {call.rank: call}, field="call")
+        return snapshot.verdict(
+            Ending.MISMATCH, what, guilty, call, {call.rank: call}, field="call"
+        )
     return None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from collectives.diagnosis.timing import LAUNCHER_REACTS_NS
 from collectives.recording.call import Call
+from collectives.recording.ending import Ending
 from collectives.recording.stack import NOWHERE, Frame
 
 # What an exception says if another rank is gone or did not come: the cause is elsewhere.
@@ -24,26 +25,21 @@ _LOST = re.compile(
     re.IGNORECASE,
 )
 
-OUT_OF_SIGHT = ("elsewhere", "unheard", "unasked")
-NOT_ENDED = ("running", "missing", *OUT_OF_SIGHT)
-
 
 @dataclass(frozen=True)
 class State:
     """How a rank is.
 
-    `status`: running, returned, raised or died; missing if no process is known; elsewhere if it
-    runs on a node that tells nothing; unheard if its node has not answered the last question yet,
-    unasked if there is no way to ask. `text`: its exception, or how it died. `error`: the type of
-    the exception. `signal`: the one that killed it. `at`: when it ended, in nanoseconds. `unseen`:
-    it returned without noting that, so `at` is when it was found gone. `in_torch`: its main thread
-    is in torch, below `where`. `is_old`: `where` is from its last answer, and it may have gone on
-    since. `machine`: the host name, if the world is on several. `process`: of a rank that has not
-    come, which process it may be. `torch_does`: see stack.torch_does. `caught`: the last exception
-    that it was seen to handle since its last call.
+    `status`: running, returned, raised or died, or why it is not known. `text`: its exception, or
+    how it died. `error`: the type of the exception. `signal`: the one that killed it. `at`: when it
+    ended, in nanoseconds. `unseen`: it returned without noting that, so `at` is when it was found
+    gone. `in_torch`: its main thread is in torch, below `where`. `is_old`: `where` is from its
+    last answer, and it may have gone on since. `machine`: the host name, if the world is on
+    several. `process`: of a rank that has not come, which process it may be. `torch_does`: see
+    stack.torch_does. `caught`: the last exception that it was seen to handle since its last call.
     """
 
-    status: str = "running"
+    status: Ending = Ending.RUNNING
     text: str = ""
     where: Frame = NOWHERE
     at: int = 0
@@ -126,13 +122,13 @@ def state(facts: Facts) -> State:
     if noted and not (noted["is_guess"] and facts.exit_status == 0):
         where, does = _place(noted["where"]), noted.get("torch_does", "")
         told = noted["text"], where, noted["at"], noted["type"]
-        return State("raised", *told, torch_does=does)
+        return State(Ending.RAISED, *told, torch_does=does)
     if facts.gone_at is not None:
         return _state_at_its_end(facts, facts.gone_at)
     if facts.is_stopped:  # it may have left the place of its last answer
         return State(text="is stopped", stopped=True)
     if facts.noted_end:
-        return State("returned", where=_place(facts.answer.get("exit")), at=facts.noted_end)
+        return State(Ending.RETURNED, where=_place(facts.answer.get("exit")), at=facts.noted_end)
     seen = facts.seen_at
     does = facts.answer.get("torch_does", "") if seen[0] else ""
     in_torch = bool(facts.answer.get("in_torch") and seen[0])
@@ -143,23 +139,23 @@ def _state_at_its_end(facts: Facts, at: int) -> State:
     status = facts.exit_status
     exit_place = _place(facts.answer.get("exit"))
     if facts.answer.get("last") and facts.has_ended_unseen_or_by_sigterm:
-        return State("returned", where=exit_place, at=at)
+        return State(Ending.RETURNED, where=exit_place, at=at)
     if number := facts.crash_signal or -min(status or 0, 0):
         text = f"was killed by {_signal_name(number)}"
         is_old = facts.crash_place == NOWHERE
         where = facts.seen_at if is_old else facts.crash_place
-        died = State("died", text, where, at, signal=number, is_old=is_old)
+        died = State(Ending.DIED, text, where, at, signal=number, is_old=is_old)
         return dataclasses.replace(died, torch_does=facts.crash_does)
     if facts.noted_end and not status:
-        return State("returned", where=exit_place, at=facts.noted_end)
+        return State(Ending.RETURNED, where=exit_place, at=facts.noted_end)
     if status == 0:
         text = "left by os._exit, or was ended by its launcher"
-        return State("returned", text, at=at, unseen=True)
+        return State(Ending.RETURNED, text, at=at, unseen=True)
     if facts.noted_end:
         where = _place(facts.answer.get("where"))
-        return State("raised", f"ended with exit status {status}", where, at)
+        return State(Ending.RAISED, f"ended with exit status {status}", where, at)
     text = f"ended with exit status {status}" if status else "died (killed, or left by os._exit)"
-    return State("died", text, facts.seen_at, at, is_old=True)
+    return State(Ending.DIED, text, facts.seen_at, at, is_old=True)
 
 
 def states(
@@ -179,7 +175,7 @@ def states(
     unclear = {
         rank: found[rank].at
         for rank, facts in ranks.items()
-        if found[rank].status == "died"
+        if found[rank].status is Ending.DIED
         and facts.has_ended_unseen_or_by_sigterm
         and not facts.crash_signal
     }
@@ -194,10 +190,10 @@ def states(
         # A rank that timed out fails alone: whoever ends after that was ended for it.
         reaction = 0 if timed_out(found[first].text) else LAUNCHER_REACTS_NS
         if rank in destroyed:
-            found[rank] = State("returned", at=destroyed[rank].entered)
+            found[rank] = State(Ending.RETURNED, at=destroyed[rank].entered)
         elif ranks[rank].exit_status is not None or died_at > failed_at[first] + reaction:
             found[rank] = dataclasses.replace(
-                found[rank], status="running", text="was ended by its launcher", at=0, signal=0
+                found[rank], status=Ending.RUNNING, text="was ended by its launcher", at=0, signal=0
             )
     return found
 
@@ -205,7 +201,9 @@ def states(
 def _failed(state: State, facts: Facts) -> bool:
     """Whether it raised, or ended perhaps by itself: neither with status 0 nor by SIGTERM."""
     ended = facts.gone_at is not None
-    return state.status == "raised" or (ended and facts.exit_status not in (0, -signal.SIGTERM))
+    return state.status is Ending.RAISED or (
+        ended and facts.exit_status not in (0, -signal.SIGTERM)
+    )
 
 
 def _is_explained(
@@ -214,11 +212,11 @@ def _is_explained(
     """Whether a rank left, raised or died by itself for sure: then the others only lost it."""
     for rank, one in states.items():
         only_lost_another = is_lost(one.text) and not timed_out(one.text)
-        if one.status == "returned" or rank in destroyed:
+        if one.status is Ending.RETURNED or rank in destroyed:
             return True
-        if one.status == "raised" and not only_lost_another:
+        if one.status is Ending.RAISED and not only_lost_another:
             return True
-        if one.status == "died" and rank not in unclear:
+        if one.status is Ending.DIED and rank not in unclear:
             return True
     return False
 

@@ -8,6 +8,7 @@ from collectives.diagnosis.rules.matching import Matching, kind_of, waits_for
 from collectives.diagnosis.rules.rank_state import State, is_lost
 from collectives.diagnosis.rules.report import format_call, location, what_torch_does, write
 from collectives.recording.call import Call
+from collectives.recording.ending import Ending
 from collectives.semantics.calls import GROUPS, POINT_TO_POINT
 from collectives.words import ranks
 
@@ -29,16 +30,16 @@ class Hint:
 class Verdict:
     """What is wrong, and who is to blame.
 
-    `kind`: ok, hang, mismatch, raised, died, slow, not-distributed, partial. `what`: what is wrong,
-    in words; `notes`: what else is to be said of it. `guilty`: the calls to blame; for a rank that
-    is in no call, its place, with an empty name. `lines`: by rank, what it does and where.
+    `what`: what is wrong, in words; `notes`: what else is to be said of it. `guilty`: the calls to
+    blame; for a rank that is in no call, its place, with an empty name. `lines`: by rank, what it
+    does and where.
     `machines`: by rank, its host name, as far as it is known. `seq`: the number of a call as
     reports show it. `gives_up`: the first rank that waits gives up after so many seconds; the
     program may handle that. `apart`: where all are in init_process_group, how many seconds after
     the first the last one came. `earlier`: the verdicts on earlier attempts of an elastic job.
     """
 
-    kind: str
+    kind: Ending
     what: str
     guilty: tuple[Call, ...] = ()
     cycle: tuple[int, ...] = ()
@@ -55,12 +56,12 @@ class Verdict:
 
     @property
     def headline(self) -> str:
-        return f"{self.kind}: {self.what}"
+        return f"{self.kind.verdict}: {self.what}"
 
     @property
     def says(self) -> str:
         """All of it as text. Where nothing is wrong, what each rank does says nothing."""
-        lines = {} if self.kind in ("ok", "partial", "not-distributed") else self.lines
+        lines = {} if self.kind.is_good or self.kind is Ending.PARTIAL else self.lines
         return write(self.headline, lines, self.notes)
 
 
@@ -79,17 +80,17 @@ class Snapshot:
         self.states = states
         self.stalled = stalled
         self.inside = {rank: call for rank in states if (call := self._inside(rank)) is not None}
-        running = [rank for rank, state in states.items() if state.status == "running"]
+        running = [rank for rank, state in states.items() if state.status is Ending.RUNNING]
         self.computing = [rank for rank in running if rank not in self.inside]
         self.waiting = [rank for rank in running if rank in self.inside]
 
     def _inside(self, rank: int) -> Call | None:
         state = self.states[rank]
-        if state.status in ("returned", "died"):
+        if state.status is Ending.RETURNED or state.status is Ending.DIED:
             return None
         if (call := self._open_call(rank)) is not None:
             return call
-        if state.status == "raised":
+        if state.status is Ending.RAISED:
             return self._lost_in(rank) if is_lost(state.text) else None
         for call in self.c10d.open.get(rank, {}).values():
             if state.in_torch or (call.file, call.line) == state.where[:2]:
@@ -174,7 +175,7 @@ class Snapshot:
             return self.inside[rank]
         if (call := self._died_in(rank)) is not None:
             return call
-        if self.states[rank].status == "running" and rank in self.matching.destroyed:
+        if self.states[rank].status is Ending.RUNNING and rank in self.matching.destroyed:
             return self.matching.destroyed[rank]
         file, line, function = self.states[rank].where
         last = self.matching.last.get(rank)
@@ -186,7 +187,7 @@ class Snapshot:
         return Call("", rank=rank, file=file, line=line, function=function, torch_does=does)
 
     def _died_in(self, rank: int) -> Call | None:
-        if self.states[rank].status != "died":
+        if self.states[rank].status is not Ending.DIED:
             return None
         last = self.matching.last.get(rank)
         # Of what torch waits for, nobody else sees the end.
@@ -203,16 +204,16 @@ class Snapshot:
         call = call or self.inside.get(rank)
         if call is None:
             return self._line_without_call(rank, state)
-        if call.left is not None or state.status == "returned":
+        if call.left is not None or state.status is Ending.RETURNED:
             return format_call(call), location(call)
         stopped = "stopped " if state.stopped else ""
         return f"{stopped}in {format_call(call)}", location(call)
 
     def _line_without_call(self, rank: int, state: State) -> tuple[str, str]:
         here = self.place(rank)
-        if state.status == "raised":
+        if state.status is Ending.RAISED:
             doing = f"raised {state.text}"[:90]
-        elif state.status == "running" and not state.text:
+        elif state.status is Ending.RUNNING and not state.text:
             doing = "computing" if here.file else "no call yet"
         else:
             doing = state.text or state.status
@@ -232,7 +233,7 @@ class Snapshot:
 
     def verdict(
         self,
-        kind: str,
+        kind: Ending,
         what: str,
         guilty: Iterable[Call] = (),
         about: Call | None = None,
@@ -250,7 +251,7 @@ class Snapshot:
         lines = {rank: self.line(rank, (calls or {}).get(rank)) for rank in self.states}
         machines = {rank: one.machine for rank, one in self.states.items() if one.machine}
         fields |= {"gives_up": min(limits, default=None), "lines": lines, "machines": machines}
-        if kind != "ok":
+        if kind is not Ending.OK:
             shown = {rank: (calls or {}).get(rank) or self.place(rank) for rank in self.states}
             fields["notes"] = (*notes, *what_torch_does(shown.values()), *self.not_judged())
         return Verdict(kind, what, guilty, **fields)

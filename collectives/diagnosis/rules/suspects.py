@@ -12,9 +12,9 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 
 from collectives.diagnosis.rules.matching import Matching, Step, kind_of
-from collectives.diagnosis.rules.rank_state import NOT_ENDED
 from collectives.diagnosis.rules.snapshot import Snapshot
 from collectives.recording.call import Call
+from collectives.recording.ending import Ending
 from collectives.semantics.calls import POINT_TO_POINT
 
 
@@ -31,7 +31,7 @@ def suspects(snapshot: Snapshot) -> tuple[int, ...]:
 
 def will_never_come(snapshot: Snapshot, rank: int) -> bool:
     """Whether the rank has ended, or destroyed the group of all ranks, and not lost others."""
-    has_ended = snapshot.states[rank].status not in NOT_ENDED
+    has_ended = snapshot.states[rank].status.is_over
     return rank not in snapshot.inside and (has_ended or rank in snapshot.matching.destroyed)
 
 
@@ -41,7 +41,9 @@ def _ahead(snapshot: Snapshot) -> dict[int, set[int]]:
 
     def note(call: Call, others: Iterable[int]) -> None:
         state = snapshot.states.get(call.rank)
-        goes_on = call.error and state and state.status == "running"  # it was told, and caught it
+        goes_on = (
+            call.error and state and state.status is Ending.RUNNING
+        )  # it was told, and caught it
         if state and not goes_on:
             ahead[call.rank] |= {rank for rank in others if rank in ahead}
 

@@ -20,11 +20,11 @@ from typing import Any
 
 import psutil
 
-from collectives.diagnosis.rules.rank_state import NOT_ENDED
 from collectives.diagnosis.rules.report import format_call, location
 from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.diagnosis.timing import STORE_ANSWERS
 from collectives.recording.call import as_tuples, call_from_json
+from collectives.recording.ending import Ending
 
 _PREFIX = "collectives/diagnose"
 
@@ -125,9 +125,7 @@ class NodeExchange:
     def _lose_store(self) -> None:
         """It has gone with the job, or its machine cannot be reached."""
         self.store, self.lost = None, self.host
-        ended = (
-            rank for rank in self.others.items() if rank[1]["state"]["status"] not in NOT_ENDED
-        )
+        ended = (rank for rank in self.others.items() if Ending(rank[1]["state"]["status"]).is_over)
         self.others = dict(ended)
 
     def _send_ranks(self, ranks: dict[int, dict]) -> None:
@@ -143,7 +141,7 @@ class NodeExchange:
         self.others = {}
         for message in self.received.values():
             states = [rank["state"]["status"] for rank in message["ranks"].values()]
-            have_ended = not any(state in NOT_ENDED for state in states)
+            have_ended = all(Ending(state).is_over for state in states)
             if have_ended or message["acknowledged"].get(self.name) == self.version:
                 ahead = {"clock_ahead": message["clock"] - self.clock}
                 self.others |= {int(rank): one | ahead for rank, one in message["ranks"].items()}
@@ -213,7 +211,7 @@ def _unpack(packed: bytes) -> dict:
     acknowledged = message["acknowledged"].items()
     message["acknowledged"] = {str(name): int(version) for name, version in acknowledged}
     for rank, one in message["ranks"].items():
-        int(rank), str.lower(one["state"]["status"])
+        int(rank), Ending(one["state"]["status"])
     if "verdict" in message:
         message["verdict"] = _from_plain(message["verdict"])
     return message
@@ -252,6 +250,7 @@ def _from_plain(values: dict) -> Verdict:
     values = as_tuples(values)
     for name in ("lines", "machines"):
         values[name] = {int(rank): one for rank, one in values[name].items()}
+    values["kind"] = Ending(values["kind"])
     verdict = Verdict(**values | {"guilty": tuple(map(call_from_json, values["guilty"]))})
     # What makes the report of it must not fail.
     str.lower(verdict.kind + verdict.says)

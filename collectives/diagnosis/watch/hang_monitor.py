@@ -15,6 +15,7 @@ from collectives.diagnosis.timing import (
     QUIET,
     STABLE,
 )
+from collectives.recording.ending import Ending
 
 if TYPE_CHECKING:
     from collectives.diagnosis.watch.job import Job
@@ -68,10 +69,10 @@ class HangMonitor:
         quiet = now - self.moved
         self.next_judgement = now + min(max(JUDGE, quiet / 20), JUDGE_AT_LEAST)
         verdict = self.watched.verdict(stalled=now > self.moved + self.hang_after)
-        if verdict.kind == "slow" and not self.has_reported_slow:
+        if verdict.kind is Ending.SLOW and not self.has_reported_slow:
             self.has_reported_slow = True
             self.report(verdict.says)
-        if verdict.kind in ("ok", "slow", "not-distributed"):
+        if verdict.kind.is_good or verdict.kind is Ending.SLOW:
             self.suspected = "", now
             return None
         if self.suspected[0] != verdict.says:
@@ -82,11 +83,11 @@ class HangMonitor:
         """How long the verdict must stay the same, in seconds."""
         if verdict.gives_up is not None and verdict.gives_up <= self.hang_after:
             return self.hang_after
-        if verdict.field == "machine":  # it looks for questions so often, if it is there
+        if verdict.kind is Ending.UNREACHABLE:  # it looks for questions so often, if it is there
             return self.hang_after / 2
         if self.watched.are_gone():  # their launcher will end, or start them again
             return max(LAUNCHER_ENDS, self.hang_after)
-        if verdict.kind in ("raised", "died"):
+        if verdict.kind.is_failure:
             return max(LAUNCHER_ENDS_RANKS, self.hang_after)
         # A rank that finds no store tries again after a pause that doubles: where rank 0, which
         # holds the store, came late, the others sleep on for at most as long as they have waited.

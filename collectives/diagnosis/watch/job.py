@@ -19,16 +19,17 @@ from collectives.diagnosis.watch.process_table import ProcessTable
 from collectives.diagnosis.watch.world import RankProcess, sleep
 from collectives.recording import call_log, launchers
 from collectives.recording.call import Call, RiskyCall
+from collectives.recording.ending import Ending
 
 NOT_DISTRIBUTED = Verdict(
-    "not-distributed", "no process that could be watched called torch.distributed"
+    Ending.NOT_DISTRIBUTED, "no process that could be watched called torch.distributed"
 )
 # docs/machines.md shows the mistake and its cure.
 KEEPS_STORE = (
     "torchrun kept the store of the attempt before, where ranks find addresses of the dead: "
     "set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
 )
-OK_AS_SEEN = Verdict("ok", "all that was seen fitted")
+OK_AS_SEEN = Verdict(Ending.OK, "all that was seen fitted")
 
 _TICK_NS = 50_000_000
 
@@ -215,8 +216,10 @@ class Job:
         for attempt in range(len(self.attempts), newest):
             worlds = [world for key, world in self.worlds.items() if key[0] == attempt]
             verdicts = [self._verdict(world, stalled=True) for world in worlds]
-            bad = [one for one in verdicts if one.kind not in ("ok", "not-distributed")]
-            ended = self.raised(attempt) or Verdict("partial", "it ended, and nobody knows why")
+            bad = [one for one in verdicts if not one.kind.is_good]
+            ended = self.raised(attempt) or Verdict(
+                Ending.PARTIAL, "it ended, and nobody knows why"
+            )
             self.attempts.append((bad or [ended])[0])
 
     def verdict(self, stalled: bool) -> Verdict:
@@ -226,7 +229,7 @@ class Job:
         """
         self._end_attempts()
         verdict = self._first_fault(stalled)
-        if self.attempts and verdict.kind not in ("ok", "not-distributed"):
+        if self.attempts and not verdict.kind.is_good:
             processes = self.table.processes().values()
             if any(process.has_store_of_earlier for process in processes):
                 verdict = dataclasses.replace(verdict, notes=(*verdict.notes, KEEPS_STORE))
@@ -243,12 +246,12 @@ class Job:
         for (attempt, place, generation), world in (called or worlds).items():
             verdict = self._verdict(world, stalled)
             is_over = (attempt, place, generation + 1) in worlds
-            if not (is_over and verdict.kind in ("raised", "died")):
+            if not (is_over and verdict.kind.is_failure):
                 judged.append(world)
                 verdicts.append(verdict)
         if not verdicts:
             return NOT_DISTRIBUTED
-        if (bad := next((one for one in verdicts if one.kind != "ok"), None)) is not None:
+        if (bad := next((one for one in verdicts if one.kind is not Ending.OK), None)) is not None:
             return bad
         if OK_AS_SEEN in verdicts:
             return OK_AS_SEEN
@@ -278,7 +281,7 @@ class Job:
         verdict, unwatched = world.judged(stalled), {path.stem for path in self._unwatched()}
         pids = {str(rank.head()["pid"]) for rank in world.ranks.values()}
         is_partial = unwatched and (world.absent() or pids & unwatched)
-        if is_partial and verdict.kind in ("hang", "mismatch", "slow"):
+        if is_partial and (verdict.kind.is_explained or verdict.kind is Ending.SLOW):
             return OK_AS_SEEN
         return verdict
 
@@ -322,4 +325,4 @@ class Job:
         rank = int(raised["rank"]) if raised["rank"] is not None else -1
         who = f"rank {rank}" if rank >= 0 else "a process without a rank"
         guilty = Call("", rank=rank, file=file, line=line, function=function)
-        return Verdict("raised", f"{who}: {raised['text']}\n  {location(guilty)}", (guilty,))
+        return Verdict(Ending.RAISED, f"{who}: {raised['text']}\n  {location(guilty)}", (guilty,))

@@ -9,6 +9,7 @@ from collectives.diagnosis.timing import EXCHANGE, FIND_MACHINES, LAUNCHER_ENDS
 from collectives.diagnosis.watch.hang_monitor import HangMonitor
 from collectives.diagnosis.watch.job import Job
 from collectives.diagnosis.watch.torchrun_meeting import TorchrunMeeting
+from collectives.recording.ending import Ending
 
 
 class JobMonitor(HangMonitor):
@@ -73,13 +74,13 @@ class JobMonitor(HangMonitor):
 
     def _patience(self, verdict: Verdict) -> float:
         patience = super()._patience(verdict)
-        if verdict.kind in ("raised", "died") and self.job.may_restart():
+        if verdict.kind.is_failure and self.job.may_restart():
             return max(LAUNCHER_ENDS, patience)
         return patience
 
     def last_word(self) -> Verdict:
         verdict = super().last_word()
-        if verdict.kind == "not-distributed":
+        if verdict.kind is Ending.NOT_DISTRIBUTED:
             return self.meeting.verdict or verdict
         return verdict
 

@@ -18,6 +18,7 @@ from collectives.diagnosis.rules.unmatched import Unmatched, from_json, merge, u
 from collectives.diagnosis.watch.world import RankProcess, WatchedWorld
 from collectives.recording import call_log
 from collectives.recording.call import Call, as_tuples
+from collectives.recording.ending import Ending
 
 
 class Elsewhere(NamedTuple):
@@ -147,18 +148,18 @@ class JobWorld(WatchedWorld):
         if number in self.machines:
             name, host = self.machines[number], self.lost_store
             if host in ("", name):  # without the store its own machine alone is known to be silent
-                return State("unheard", "does not answer", machine=name)
+                return State(Ending.UNHEARD, "does not answer", machine=name)
             text = f"cannot be asked: the store on {host} does not answer"
-            return State("unasked", text, machine=name)
+            return State(Ending.UNASKED, text, machine=name)
         if self.has_begun:
             text = "runs on another machine: start its command there with diagnose, too"
-            return State("elsewhere", text)
+            return State(Ending.ELSEWHERE, text)
         if number in self.far:
             text = "not joined yet, on a machine of which nothing is heard"
             return State(text=text)
         if number in self.ended:
             text = f"ended before it called torch.distributed ({self.ended[number]})"
-            return State("missing", text)
+            return State(Ending.MISSING, text)
         missing = super()._state_of_absent(number)
         if not self.duplicates:
             return missing
@@ -208,5 +209,6 @@ class JobWorld(WatchedWorld):
 
 def _elsewhere(sent: dict) -> Elsewhere:
     state = State(**as_tuples(sent["state"]))
+    state = dataclasses.replace(state, status=Ending(state.status))
     state = dataclasses.replace(state, at=state.at and state.at + sent["clock_ahead"])
     return Elsewhere(state, sent["answer"], from_json(sent["unmatched"]))

@@ -8,6 +8,7 @@ from typing import Any
 
 from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.diagnosis.watch.across_nodes import connect
+from collectives.recording.ending import Ending
 
 _MACHINES = "collectives/diagnose/waiting machines"
 
@@ -56,7 +57,7 @@ class TorchrunMeeting:
         except RuntimeError:
             self.store = None
             silence = f"nobody answers at {endpoint}, where they meet"
-            self.verdict = Verdict("slow", what, notes=(silence,))
+            self.verdict = Verdict(Ending.SLOW, what, notes=(silence,))
             return
         if len(came) >= machines:
             self.verdict = None
@@ -67,7 +68,7 @@ class TorchrunMeeting:
         if is_static:
             absent = sorted(set(range(machines)) - {number for _, number in came})
             notes.append(f"not here  {', '.join(map(option.format, absent))}")
-        self.verdict = Verdict("slow", what, notes=tuple(notes))
+        self.verdict = Verdict(Ending.SLOW, what, notes=tuple(notes))
 
     def _meet(self, host: str, port: str, number: int | None) -> list[tuple[str, int | None]]:
         """Say that this machine is here, as the node of this number; who has said so."""

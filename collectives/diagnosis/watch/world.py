@@ -21,6 +21,7 @@ from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.diagnosis.timing import ANSWER
 from collectives.recording import call_log, stack
 from collectives.recording.call import Call
+from collectives.recording.ending import Ending
 
 
 class RankProcess:
@@ -165,7 +166,7 @@ class WatchedWorld:
         return here | {number: self._state_of_absent(number) for number in absent}
 
     def _state_of_absent(self, number: int) -> State:
-        return State("missing", "no process has come with this rank")
+        return State(Ending.MISSING, "no process has come with this rank")
 
     def joining(self) -> dict[int, Call]:
         """The calls of the ranks that wait to meet the others."""
