@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # The one list of the public names: type checkers read it, an
     from collectives.pictures.step_log import SchedulePlayback as SchedulePlayback
     from collectives.pictures.step_log import StepLog as StepLog
     from collectives.recording.counts import counting as counting
+    from collectives.recording.record import note_calls as note_calls
     from collectives.recording.record import span as span
     from collectives.semantics.check import Mismatch as Mismatch
     from collectives.semantics.check import check as check

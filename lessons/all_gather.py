@@ -91,7 +91,8 @@ if __name__ == "__main__":
 # another length than the rank's own piece [raises an error](../notebooks/mistakes/arguments.ipynb),
 # and a longer piece from another rank kills the process. So gather the lengths,
 # [pad](../docs/glossary.md#padding) every piece to the longest, gather the pieces, and trim them.
-# Here rank r holds r + 1 numbers. Padding is -1, and a buffer that is not yet filled holds -2.
+# Here rank r holds r + 1 numbers. Padding is 1, which is also a number of rank 0: only the lengths
+# tell one from the other. A buffer that is not yet filled holds -2.
 
 # %% [markdown]
 # **Predict first.** The four ranks hold 1, 2, 3 and 4 numbers, ten together. How many numbers do
@@ -104,7 +105,7 @@ def unequal_lengths(rank, world_size, device):
     lengths = torch.full((world_size,), -1, device=device)
     dist.all_gather_single(lengths, torch.tensor([len(x)], device=device))
     lengths = lengths.tolist()
-    padded = torch.nn.functional.pad(x, (0, max(lengths) - len(x)), value=-1)
+    padded = torch.nn.functional.pad(x, (0, max(lengths) - len(x)), value=1)
     pieces = [torch.full_like(padded, -2) for _ in lengths]
     dist.all_gather(pieces, padded)
     trimmed = [piece[:length] for piece, length in zip(pieces, lengths, strict=True)]

@@ -19,7 +19,7 @@ from pathlib import Path
 import re
 import tempfile
 import time
-from collectives import check, needs, run, span
+from collectives import check, needs, note_calls, run, span
 import torch
 import torch.distributed as dist
 
@@ -34,13 +34,15 @@ import torch.distributed as dist
 
 # %%
 def barrier(rank, world_size, device):
+    calls = note_calls()  # what this rank calls from here on
     for _ in range(rank):
         with span("0.1 s of work"):  # drawn as a bar
             time.sleep(0.1)
     called = time.monotonic()
     dist.barrier()
     returned = time.monotonic()
-    # proof
+    # proof: it worked, and it was the call that waited
+    check([call.name for call in calls], [*["span"] * rank, "barrier"], "work and a barrier")
     all_called = [None] * world_size
     dist.all_gather_object(all_called, called)
     who = [other for other, at in enumerate(all_called) if at <= returned]
@@ -78,6 +80,7 @@ if __name__ == "__main__":
 
 # %%
 def barrier_and_a_file(rank, world_size, device):
+    calls = note_calls()  # what this rank calls from here on
     with tempfile.NamedTemporaryFile("w") as file:
         names = [None] * world_size
         dist.all_gather_object(names, file.name)
@@ -94,6 +97,7 @@ def barrier_and_a_file(rank, world_size, device):
     # proof
     expected = ["", f"written by rank {(rank - 1) % world_size}"]
     check([early, late], expected, "barrier without and with a flush")
+    check([call.name for call in calls][1:], ["barrier"] * 4, "before and after each look")
     return {"after write": repr(early), "after flush": repr(late)}
 
 
@@ -127,6 +131,7 @@ if __name__ == "__main__":
 # %%
 @needs(ranks=2)
 def barrier_of_a_group(rank, world_size, device):
+    calls = note_calls()  # what this rank calls from here on
     group = dist.new_group(list(range(world_size - 1)))  # all but the last
     passed = torch.tensor([0], device=device)
     if rank < world_size - 1:
@@ -135,6 +140,9 @@ def barrier_of_a_group(rank, world_size, device):
     dist.all_reduce(passed, op=dist.ReduceOp.SUM)
     # proof
     check(passed, torch.tensor([world_size - 1]), "barrier(group=...)")
+    waited_for = [call.members for call in calls if call.name == "barrier"]
+    others = tuple(range(world_size - 1))
+    check(waited_for, [others] if rank in others else [], "the members wait for each other only")
     return {"in the group": rank < world_size - 1, "have passed": passed}
 
 

@@ -14,7 +14,7 @@ tensors, texts and other objects on one rank, and you know when collecting objec
 """
 
 # %%
-from collectives import check, needs, run
+from collectives import check, needs, note_calls, run
 import torch
 import torch.distributed as dist
 
@@ -70,6 +70,7 @@ if __name__ == "__main__":
 
 # %%
 def gather_into_rows(rank, world_size, device):
+    calls = note_calls()  # what this rank calls from here on
     x = torch.full((1024,), 10.0 * rank + 1, device=device)
     table = rows = None
     if rank == 0:
@@ -80,6 +81,8 @@ def gather_into_rows(rank, world_size, device):
     # proof
     expected = 10.0 * torch.arange(world_size).reshape(-1, 1).expand(-1, 1024) + 1
     check(table, expected if rank == 0 else None, "gather into rows")
+    check([call.name for call in calls], ["gather"], "only the root receives")
+    check(bytes_gathered, 4096 * world_size if rank == 0 else 0, "bytes of the result")
     return {"bytes, own": x.untyped_storage().nbytes(), "bytes, gathered": bytes_gathered}
 
 
@@ -174,6 +177,7 @@ if __name__ == "__main__":
 # %%
 @needs(ranks=2)
 def receive_from_any(rank, world_size, device):
+    calls = note_calls()  # what this rank calls from here on
     collected = {}
     if rank > 0:
         dist.send(torch.tensor([10 * rank + 1], device=device), dst=0)
@@ -185,6 +189,8 @@ def receive_from_any(rank, world_size, device):
     # proof: every other rank was heard once
     others = range(1, world_size) if rank == 0 else []
     check(collected, {other: 10 * other + 1 for other in others}, "recv(src=None)")
+    sources = [call.peer for call in calls if call.name == "recv"]
+    check(sources, [None for other in others], "recv names no source")
     heard = sorted(collected)
     return {"heard from": heard, "their messages": [collected[source] for source in heard]}
 

@@ -13,7 +13,7 @@ let all ranks exchange data at once without a deadlock.
 """
 
 # %%
-from collectives import check, needs, run, span
+from collectives import check, needs, note_calls, run, span
 import torch
 import torch.distributed as dist
 
@@ -29,6 +29,7 @@ import torch.distributed as dist
 # %%
 @needs(ranks=2)
 def isend_irecv(rank, world_size, device):
+    calls = note_calls()  # what this rank calls from here on
     x, received = torch.tensor([10 * rank + 1], device=device), torch.tensor([-1], device=device)
     receiving = dist.irecv(received, src=(rank - 1) % world_size)
     sending = dist.isend(x, dst=(rank + 1) % world_size)
@@ -38,6 +39,7 @@ def isend_irecv(rank, world_size, device):
     check(
         received, torch.tensor([10 * ((rank - 1) % world_size) + 1]), "isend, irecv around a ring"
     )
+    check([call.name for call in calls][:2], ["irecv", "isend"], "both start before the first wait")
     return {"x": x, "received": received}
 
 
@@ -74,6 +76,7 @@ if __name__ == "__main__":
 # %%
 @needs(ranks=2)
 def overlap(rank, world_size, device):
+    calls = note_calls()  # what this rank calls from here on
     own = torch.arange(10 * rank + 1, 10 * rank + 4, device=device)
     halo = torch.tensor([0], device=device)
     works = [dist.irecv(halo, src=rank - 1)] if rank > 0 else []
@@ -89,6 +92,9 @@ def overlap(rank, world_size, device):
     # proof: one process has the whole row
     row = torch.tensor([0] + [10 * r + k for r in range(world_size) for k in (1, 2, 3)])
     check(differences, row.diff()[3 * rank : 3 * rank + 3], "isend, irecv of a halo")
+    starts = ["irecv"] * (rank > 0) + ["isend"] * (rank < world_size - 1)
+    expected = [*starts, "span", *["wait" for work in works], "span"]
+    check([call.name for call in calls], expected, "two differences between start and wait")
     return {"own": own, "halo": halo, "differences": differences}
 
 
@@ -122,6 +128,7 @@ if __name__ == "__main__":
 # %%
 @needs(ranks=2)
 def tags(rank, world_size, device):
+    calls = note_calls()  # what this rank calls from here on
     weight, bias = torch.tensor([1], device=device), torch.tensor([2], device=device)
     first, second = torch.full_like(bias, -1), torch.full_like(weight, -1)
     if rank == 0:
@@ -134,6 +141,8 @@ def tags(rank, world_size, device):
     # proof
     expected = [bias.item(), weight.item()] if rank == 1 else [-1, -1]
     check([first.item(), second.item()], expected, "recv(tag=...)")
+    started = [call.tag for call in calls if call.name == "isend"]
+    check(started, [1, 2] if rank == 0 else [], "the tags in the order in which rank 0 starts")
     return {"first": first, "second": second}
 
 
@@ -163,6 +172,7 @@ if __name__ == "__main__":
 # %%
 @needs(ranks=2)
 def ring_exchange(rank, world_size, device):
+    calls = note_calls()  # what this rank calls from here on
     left, right = (rank - 1) % world_size, (rank + 1) % world_size
     block = torch.tensor([10 * rank + 1], device=device)
     seen = [block]
@@ -177,6 +187,8 @@ def ring_exchange(rank, world_size, device):
     # proof: after k hops a rank has the block of the rank k places to its left
     expected = [10 * ((rank - hop) % world_size) + 1 for hop in range(world_size)]
     check(torch.cat(seen), torch.tensor(expected), "batch_isend_irecv around a ring")
+    peers = [call.peer for call in calls if call.name == "isend"]
+    check(peers, [right] * (world_size - 1), "each hop to the right neighbour")
     return {"seen": torch.cat(seen)}
 
 

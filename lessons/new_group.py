@@ -14,7 +14,7 @@ groups that are created in another order make ranks wait for ever.
 """
 
 # %%
-from collectives import check, needs, run
+from collectives import check, needs, note_calls, run
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
@@ -31,6 +31,7 @@ from torch.distributed.device_mesh import init_device_mesh
 # %%
 @needs(ranks=2)
 def new_group(rank, world_size, device):
+    calls = note_calls()  # what this rank calls from here on
     half = world_size // 2
     lower = dist.new_group(list(range(half)))
     upper = dist.new_group(list(range(half, world_size)))
@@ -40,6 +41,10 @@ def new_group(rank, world_size, device):
     # proof
     ranks = range(half) if rank < half else range(half, world_size)
     check(x, torch.tensor([sum(10**r for r in ranks)]), "all_reduce(SUM, group=one half)")
+    expected = ["new_group", "new_group", "all_reduce"]
+    check([call.name for call in calls], expected, "every rank makes both groups")
+    placeholder = upper if rank < half else lower
+    check(placeholder, dist.GroupMember.NON_GROUP_MEMBER, "new_group of the other half")
     return {"own": 10**rank, "sum": x}
 
 

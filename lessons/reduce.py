@@ -14,7 +14,7 @@ its speed, which is not the sum of the ranks' speeds.
 """
 
 # %%
-from collectives import check, run
+from collectives import check, note_calls, run
 import torch
 import torch.distributed as dist
 
@@ -28,6 +28,7 @@ import torch.distributed as dist
 
 # %%
 def reduce(rank, world_size, device):
+    calls = note_calls()  # what this rank calls from here on
     root = world_size - 1
     x = torch.tensor([1, 2], device=device) * 10**rank
     before = x.clone()
@@ -36,6 +37,7 @@ def reduce(rank, world_size, device):
     ones = (10**world_size - 1) // 9  # 1 + 10 + 100 + ... = 11...1
     if rank == root:
         check(x, torch.tensor([ones, 2 * ones]), "reduce(SUM)")
+    check([call.name for call in calls], ["reduce"], "one call, and only the root gets the sum")
     return {"before": before, "after": x if rank == root else None}
 
 
@@ -111,6 +113,7 @@ if __name__ == "__main__":
 
 # %%
 def speed_of_the_job(rank, world_size, device):
+    calls = note_calls()  # what this rank calls from here on
     tokens = torch.tensor(8.0 * 2**rank, device=device)
     seconds = torch.tensor(1.0 * 2**rank, device=device)
     own_speed = tokens / seconds
@@ -120,6 +123,7 @@ def speed_of_the_job(rank, world_size, device):
     # proof: 1 + 2 + 4 + ... is one less than the next power of two
     expected = 8 * (2**world_size - 1) / 2 ** (world_size - 1)
     check(speed, expected if rank == 0 else None, "reduce(SUM) and reduce(MAX)")
+    check([call.name for call in calls], ["reduce", "reduce"], "only the root gets the speed")
     return {"own speed": own_speed, "speed of the job": speed}
 
 

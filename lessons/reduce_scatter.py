@@ -15,7 +15,7 @@ like that.
 """
 
 # %%
-from collectives import check, run
+from collectives import check, note_calls, run
 import torch
 import torch.distributed as dist
 
@@ -85,6 +85,7 @@ if __name__ == "__main__":
 
 # %%
 def sharded_optimizer(rank, world_size, device):
+    calls = note_calls()  # what this rank calls from here on
     weights = torch.ones(2 * world_size, device=device)
     gradient = (rank + 1) * torch.arange(1.0, 2 * world_size + 1, device=device)
 
@@ -106,6 +107,11 @@ def sharded_optimizer(rank, world_size, device):
     optimizer.step()
     optimizer.step()
     check(mean, alone.grad.chunk(world_size)[rank], "reduce_scatter_single(SUM) / world size")
+    names, each = [call.name for call in calls], weights.nbytes // world_size
+    check(names, ["reduce_scatter_single", "all_gather_single"] * 2, "the calls of two steps")
+    check(
+        [mean.nbytes, state.nbytes], [each, each], "bytes of the summed gradient, and of the state"
+    )
     check(weights, alone.detach(), "weights by reduce_scatter_single(SUM), all_gather_single")
     return {"mean": mean, "first weight": firsts, "weights": weights, "state": len(state)}
 

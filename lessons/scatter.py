@@ -138,6 +138,7 @@ def share_in_memory(rank, world_size, device):
     expected = torch.arange(1024 * rank + 1.0, 1024 * (rank + 1) + 1)
     check([scattered, cut_out], [expected] * 2, "scatter, broadcast")
     kept = [share.untyped_storage().nbytes() for share in (scattered, cut_out)]
+    check(kept, [4096, 4096 * world_size], "bytes that stay: of the scattered share, of the slice")
     return {"bytes, scattered": kept[0], "bytes, cut out": kept[1]}
 
 

@@ -13,7 +13,7 @@ stages, forwards and backwards.
 """
 
 # %%
-from collectives import check, needs, run
+from collectives import check, needs, note_calls, run
 import torch
 import torch.distributed as dist
 
@@ -41,6 +41,7 @@ import torch.distributed as dist
 # %%
 @needs(ranks=2)
 def send_recv(rank, world_size, device):
+    calls = note_calls()  # what this rank calls from here on
     received = torch.tensor([0], device=device)
     if rank > 0:
         dist.recv(received, src=rank - 1)
@@ -49,6 +50,8 @@ def send_recv(rank, world_size, device):
         dist.send(x, dst=rank + 1)
     # proof: 1 + 10 + 100 + ... up to this rank
     check(x, torch.tensor([(10 ** (rank + 1) - 1) // 9]), "send, recv along a chain")
+    neighbours = [rank - 1] * (rank > 0) + [rank + 1] * (rank < world_size - 1)
+    check([call.peer for call in calls], neighbours, "from the left, and then to the right")
     return {"received": received if rank > 0 else None, "x": x}
 
 

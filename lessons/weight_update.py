@@ -15,7 +15,7 @@ At the end you can update a model on some of the ranks, in one call in place of 
 """
 
 # %%
-from collectives import check, needs, run
+from collectives import check, needs, note_calls, run
 import torch
 import torch.distributed as dist
 
@@ -45,6 +45,7 @@ def numbers_of(model):
 
 @needs(ranks=2)
 def weight_update(rank, world_size, device):
+    calls = note_calls()  # what this rank calls from here on
     trainer = world_size - 1
     group = dist.new_group(list(range(1, world_size)))  # every rank calls it, rank 0 too
     model = model_of(rank, device)
@@ -55,6 +56,8 @@ def weight_update(rank, world_size, device):
     # proof
     source = trainer if rank > 0 else 0
     check(numbers_of(model), 10.0 * source + torch.tensor([1.0, 2.0, 3.0]), "broadcast(group=...)")
+    expected = ["new_group", *["broadcast"] * (2 if rank > 0 else 0)]
+    check([call.name for call in calls], expected, "a broadcast of each tensor, none on rank 0")
     role = "trainer" if rank == trainer else "engine" if rank > 0 else "reference"
     return {"role": role, "before": before, "after": numbers_of(model)}
 
@@ -89,6 +92,7 @@ if __name__ == "__main__":
 # %%
 @needs(ranks=2)
 def one_bucket(rank, world_size, device):
+    calls = note_calls()  # what this rank calls from here on
     trainer = world_size - 1
     group = dist.new_group(list(range(1, world_size)))
     model = model_of(rank, device)
@@ -107,6 +111,8 @@ def one_bucket(rank, world_size, device):
     source = trainer if rank > 0 else 0
     expected = 10.0 * source + torch.tensor([1.0, 2.0, 3.0])
     check(numbers_of(model), expected, "broadcast of one bucket")
+    lengths = [call.tensors[0].numel for call in calls if call.name == "broadcast"]
+    check(lengths, [1, 3] if rank > 0 else [], "numbers of each broadcast: the length, the bucket")
     return {"after": numbers_of(model)}
 
 

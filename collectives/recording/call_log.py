@@ -82,7 +82,7 @@ class Writer:
     pack_into writes zeros first, so a slot has no number while it is filled.
     """
 
-    tensors = False
+    tensors = spans = False
     functional = True
 
     def __init__(

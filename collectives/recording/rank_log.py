@@ -34,7 +34,7 @@ _FIELDS = ("process_group", "collective_seq_id", "profiling_name", "input_sizes"
 class Log:
     """A sink that opens its file, in the folder, when it is needed: a forked child has its own."""
 
-    tensors = False
+    tensors = spans = False
     functional = True
 
     def __init__(self, exits: ExitHooks, folder: Path | None = None, file: BinaryIO | None = None):

@@ -12,6 +12,7 @@ import inspect
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ from . import functional
 from .call import SPAN, Call, CallArgs, was_refused
 from .call_arguments import Parameters, Reader, wait_for
 from .pending_work import COMPLETION_METHODS, PendingWork
-from .sink import Memory, Several, Sink
+from .sink import Memory, NotedCalls, Noting, Several, Sink
 from .stack import caller, way_here
 
 
@@ -361,12 +362,31 @@ def recording(tensors: bool = False) -> Iterator[list[Call]]:
         calls.extend(memory.calls(rank))
 
 
+def note_calls() -> list[CallArgs]:
+    """From now on, note what this rank calls, in order, in the list that it returns.
+
+    Each entry has the `name` of the call, or "wait" or "span", and its `peer`, `tag`, `members` and
+    `tensors`. It ends when nobody holds the list any more, as when the function returns.
+
+    >>> def step(rank, world_size, device):
+    ...     calls = note_calls()
+    ...     dist.all_reduce(torch.ones(4), async_op=True).wait()
+    ...     return [call.name for call in calls]
+    >>> launch(step, 2)[0]
+    ['all_reduce', 'wait']
+    """
+    calls = NotedCalls()
+    sink = Noting(calls)
+    weakref.finalize(calls, attach(sink).detach, sink).atexit = False
+    return calls
+
+
 @contextlib.contextmanager
 def span(what: str) -> Iterator[None]:
     """The program's own work, such as "multiply", which a picture shows beside the calls.
 
-    It is noted only where the calls are recorded with their tensors, as for pictures. What is
-    called "late" is drawn until the other ranks may wait for this one.
+    It is noted by `note_calls`, and where the calls are recorded with their tensors, as for
+    pictures. What is called "late" is drawn until the other ranks may wait for this one.
 
     >>> def step(rank, world_size, device):
     ...     with span("multiply"):
@@ -377,7 +397,7 @@ def span(what: str) -> Iterator[None]:
     ['all_reduce', 'span']
     """
     recorder = getattr(c10d.all_reduce, "recorder", None)
-    sinks = [sink for sink in recorder.sinks if sink.tensors] if recorder else []
+    sinks = [sink for sink in recorder.sinks if sink.spans] if recorder else []
     call_args = CallArgs(SPAN, awaited=what)
     numbers = [sink.enter(None, None, None, call_args, {}) for sink in sinks]
     try:

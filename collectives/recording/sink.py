@@ -5,6 +5,7 @@ Another sink is `rank_log.Log`, which writes them to a file.
 
 import itertools
 import time
+import weakref
 from typing import Protocol
 
 import torch
@@ -20,10 +21,12 @@ class Sink(Protocol):
 
     tensors: whether the sink wants to see the tensors again when a call is done. If not, the
         recording does not keep them alive.
+    spans: whether it wants the program's own work, see `record.span`.
     functional: whether it wants the functional collectives.
     """
 
     tensors: bool
+    spans: bool
     functional: bool
 
     def enter(
@@ -51,6 +54,7 @@ class Several:
     def __init__(self, sinks: tuple[Sink, ...]):
         self.sinks = sinks
         self.tensors = any(sink.tensors for sink in sinks)
+        self.spans = any(sink.spans for sink in sinks)
         self.functional = all(sink.functional for sink in sinks)
 
     def enter(self, seq, torch_seq, of, call_args, given):
@@ -80,7 +84,7 @@ class Memory:
     functional = False
 
     def __init__(self, tensors: bool = False):
-        self.tensors = tensors
+        self.tensors = self.spans = tensors
         self.numbers = itertools.count()
         self.notes: dict[int, dict] = {}
         self.noticed: dict[tuple, None] = {}  # in order
@@ -115,6 +119,30 @@ class Memory:
             RiskyCall(kind, Call(rank=rank, **vars(call_args)), at)
             for kind, call_args, at in self.noticed
         ]
+
+
+class NotedCalls(list[CallArgs]):
+    """What a rank has called, in order; see `record.note_calls`."""
+
+
+class Noting:
+    """Adds each call to a list, for as long as somebody else holds the list."""
+
+    tensors, spans, functional = False, True, True
+
+    def __init__(self, calls: NotedCalls):
+        self.calls = weakref.ref(calls)
+
+    def enter(self, seq, torch_seq, of, call_args, given):
+        if (calls := self.calls()) is not None:
+            calls.append(call_args)
+        return 0
+
+    def leave(self, number, error, source): ...
+
+    def done(self, number, given): ...
+
+    def notice(self, kind, call_args, at): ...
 
 
 def _copies(given: dict) -> dict:

@@ -30,14 +30,19 @@ def refused(fault: Planted) -> str | None:
     return claims.refusal(fault.function, "gloo", "cpu")
 
 
+def folder(name: str) -> str:
+    """Its chapter's; the lessons of the calls lie in none."""
+    return name.rpartition("/")[0] or "calls"
+
+
 IN_ONE_WORLD = {
     chapter: [
         fault
         for name, faults in FAULTS.items()
         for fault in faults
-        if name.startswith(f"{chapter}/") and not fault.alone and not refused(fault)
+        if folder(name) == chapter and not fault.alone and not refused(fault)
     ]
-    for chapter in dict.fromkeys(name.partition("/")[0] for name in FAULTS)
+    for chapter in dict.fromkeys(map(folder, FAULTS))
 }
 
 

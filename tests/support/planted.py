@@ -136,7 +136,7 @@ def _prove(rank, world_size, device, faults):
             try:
                 step(rank, world_size, device)
             except Mismatch as error:  # of `check_training`, which fails on all ranks
-                mismatches.append(error)
+                mismatches.append(str(error))
             except Exception:
                 if not mismatches:  # what follows a `check` that failed may fail, too
                     raise
@@ -144,7 +144,7 @@ def _prove(rank, world_size, device, faults):
             real["all_gather_object"](counts, len(mismatches))
             if any(counts):
                 break
-        found.append("\n".join(map(str, mismatches)))
+        found.append("\n".join(mismatches))
         vars(dist).update(real)
     return found
 
@@ -154,7 +154,7 @@ def note(mismatches, *args, **options):
     try:
         check(*args, **options)
     except Mismatch as error:
-        mismatches.append(error)
+        mismatches.append(str(error))
 
 
 def by_any_error(
