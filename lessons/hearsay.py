@@ -21,7 +21,7 @@ in silence: if a claim becomes true, its program fails.
 """
 
 # %%
-from collectives import check, myth, run
+from collectives import check, myth, note_calls, run
 import os
 import weakref
 import torch
@@ -113,6 +113,7 @@ if __name__ == "__main__":
 # %%
 @myth(ranks=4)
 def broadcast_is_no_barrier(rank, world_size, device):
+    calls = note_calls()  # what this rank calls from here on
     x = torch.tensor([7 if rank == 0 else 0], device=device)
     done = torch.zeros(1, device=device)
     if rank == 3:
@@ -122,6 +123,8 @@ def broadcast_is_no_barrier(rank, world_size, device):
         dist.send(done + 1, dst=3)
     check(x, torch.tensor([7]), "broadcast")
     check(done, torch.tensor([1.0 if rank == 3 else 0.0]), "recv, before the broadcast")
+    order = {0: ["broadcast", "send"], 3: ["recv", "broadcast"]}.get(rank, ["broadcast"])
+    check([call.name for call in calls], order, "rank 3 calls after rank 0 has returned")
     return {"x": x}
 
 

@@ -225,8 +225,9 @@ STEPS = [scatter, scatter_uneven_rows, share_in_memory]
 #
 #    <details><summary>Answer</summary>
 #
-#    Each keeps as many bytes for the clone as for the scattered share: rank 3 prints `3 4096 4096`,
-#    because a clone has memory of its own.
+#    You get `rank 0/4: got [4096, 4096], should be [4096, 16384] [bytes that stay: of the scattered
+#    share, of the slice, gloo]`: as many for the clone as for the scattered share, because a clone
+#    has memory of its own.
 #
 #    </details>
 

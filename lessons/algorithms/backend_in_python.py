@@ -63,6 +63,8 @@ def shared_memory(rank, world_size, device):
 
     check(x, torch.arange(1, length + 1) * int("1" * world_size), "all_reduce")
     check(list(calls), ["c10d.barrier"], "what was called: nothing is sent")
+    expected = f"writes {length}; reads {length}, writes 4; reads {length}"  # a piece has 4
+    check(str(rows), expected, "elements: its row; one piece of all rows; the sum")
     return {"the first four": x[:4], "elements": rows}
 
 

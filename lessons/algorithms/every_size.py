@@ -262,6 +262,7 @@ def gathered_first(rank, world_size, device):
     check(first, [right] * len(SIZES), "the sum in rank order, at every size")
     gathered, reduced = counts["c10d.all_gather"].bytes, of_all_reduce["c10d.all_reduce"].bytes
     check(gathered, world_size * reduced, "bytes gathered")
+    check([*counts], ["c10d.all_gather"], "the only call: nothing else travels")
     return {"bytes gathered": gathered, "bytes of an all_reduce": reduced}
 
 

@@ -14,7 +14,7 @@ network cards busy.
 """
 
 # %%
-from collectives import SchedulePlayback, check, computed, counting, run
+from collectives import SchedulePlayback, check, computed, counting, note_calls, run
 from collectives.algorithms import count
 import torch
 import torch.distributed as dist
@@ -62,6 +62,7 @@ def groups(rank, n):
 
 def hierarchical(rank, world_size, device):
     x, (inside, across) = numbers(rank, 4, device), groups(rank, world_size)
+    calls = note_calls()  # what this rank calls from here on
     piece = torch.empty_like(x[: 4 // inside.size()])
     dist.reduce_scatter_single(piece, x, group=inside)
     with counting() as between:
@@ -69,6 +70,8 @@ def hierarchical(rank, world_size, device):
     dist.all_gather_single(x, piece, group=inside)
 
     check(x, numbers(0, 4, device) * int("1" * world_size), "all_reduce")
+    three = ["reduce_scatter_single", "all_reduce", "all_gather_single"]
+    check([call.name for call in calls], three, "three calls")
     nbytes = between["c10d.all_reduce"].bytes
     check(nbytes, x.nbytes // (2 - world_size % 2), "bytes between the machines")
     return {"after": x, "bytes between machines": nbytes}
@@ -108,6 +111,7 @@ def leaders_only(rank, world_size, device):
     machines = [list(range(world_size))[one : one + 2] for one in range(0, world_size, 2)]
     inside = [dist.new_group(ranks) for ranks in machines][rank // 2]
     leaders = dist.new_group([ranks[0] for ranks in machines])
+    calls = note_calls()  # what this rank calls from here on
     dist.reduce(x, dst=leader, group=inside)
     with counting() as between:
         if rank == leader:
@@ -115,6 +119,8 @@ def leaders_only(rank, world_size, device):
     dist.broadcast(x, src=leader, group=inside)
 
     check(x, numbers(0, 4, device) * int("1" * world_size), "all_reduce")
+    expected = ["reduce", *["all_reduce"] * (rank == leader), "broadcast"]
+    check([call.name for call in calls], expected, "inside, between the leaders, inside")
     nbytes = between["c10d.all_reduce"].bytes
     check(nbytes, x.nbytes * (rank == leader), "bytes between the machines")
     memory = [[10**one, 2 * 10**one] for one in range(4)]

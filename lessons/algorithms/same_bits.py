@@ -148,6 +148,7 @@ def chain_and_tree(rank, world_size, device):
             chain = chain + term
         while len(tree) > 1:
             tree = tree[0::2] + tree[1::2]
+        check([chain.dtype, tree.dtype], [dtype, dtype], "each sum is rounded to its type")
         exact, u = terms.double().sum().item(), torch.finfo(dtype).eps / 2
         for name, total, depth in (("chain", chain, 1023), ("tree", tree[0], 10)):
             error = abs(total.item() - exact) / exact

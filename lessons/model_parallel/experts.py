@@ -144,6 +144,9 @@ def train_both(rank, n, device, what, favourites=1, room=1.25):
     bars = {"one process": held(whole, optimizer)}
     sends, receives, stays = tokens_of(whole, rank, my_experts())
     keep_experts(whole, my_experts())
+    computed = []  # by each expert of this rank, in each pass
+    for expert in (one for block in model[1:3] for one in block.mixture.experts.values()):
+        expert.register_forward_hook(lambda expert, given, answer: computed.append(len(answer)))
     with counting() as counts:
         trained = train(model, device, on_my_share)
     check_training(trained, (whole, optimizer), what, same_bits=False)
@@ -152,6 +155,7 @@ def train_both(rank, n, device, what, favourites=1, room=1.25):
     calls, called = counts["c10d.all_to_all_single"]
     most = len(sends) * 8 * EXPERTS + 4 * 8 * WIDTH * sum(map(max, sends, receives))
     check([calls, called], [UPDATES * 2 * 5, most], f"all_to_all_single, {what}")
+    check(sum(computed), sum(receives), f"tokens that the experts compute, {what}")
     dropped, tokens = sum(block.mixture.dropped for block in model[1:3]), 8 * LENGTH // n
     check(dropped, UPDATES * 2 * favourites * tokens - sum(sends), f"tokens dropped, {what}")
     sent = 2 * 8 * WIDTH * (sum(sends) + sum(receives) - 2 * sum(stays)) // UPDATES

@@ -3,6 +3,7 @@
 from collections import Counter
 from weakref import WeakValueDictionary
 
+from collectives import Mismatch
 import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -24,13 +25,15 @@ def sent(counts, n: int) -> int:
     The lesson algorithms/ring counts them: an all_reduce is a reduce_scatter and an all_gather.
     """
     rounds = {"all_reduce": 2, "reduce_scatter_single": 1, "all_gather_single": 1}
-    return sum(
-        rounds[name.partition(".")[2]] * (n - 1) * count.bytes // n
-        for name, count in counts.items()
-    )
+    total = 0
+    for name, count in counts.items():
+        if (call := name.partition(".")[2]) not in rounds:
+            raise Mismatch(f"it also calls {call}, whose way around a ring is not known here")
+        total += rounds[call] * (n - 1) * count.bytes // n
+    return total
 
 
-# How often a call goes around a ring.
+# How often a call goes around a ring. Other calls that send are not known, and fail.
 ROUNDS = {"c10d::allreduce_": 2, "c10d::_reduce_scatter_base_": 1, "c10d::_allgather_base_": 1}
 
 
@@ -50,6 +53,8 @@ class Sends(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func._schema.name
+        if func.namespace == "c10d" and name not in {*ROUNDS, "c10d::send", "c10d::recv_"}:
+            raise Mismatch(f"it also calls {name}, of which `Sends` does not know what it sends")
         if name in ROUNDS or name == "c10d::send":
             if name in ("c10d::send", "c10d::allreduce_"):
                 tensors, group, *others = args

@@ -199,11 +199,14 @@ def operations(device, backward):
 
 
 def check_dropout(call, device):
-    """Numbers that are dropped forward have no gradient."""
-    layer = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout()).to(device)
-    result = call(layer, torch.ones(1, WIDTH, requires_grad=True, device=device))
+    """Numbers that are dropped forward have no gradient, and the next pass drops others."""
+    first, last = (nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout()).to(device) for _ in "12")
+    result = call(last, call(first, torch.ones(1, WIDTH, requires_grad=True, device=device)))
+    following = torch.get_rng_state()
     result.sum().backward()
-    check(layer[0].bias.grad != 0, result[0] != 0, f"dropout, {call.__name__}")
+    check(last[0].bias.grad != 0, result[0] != 0, f"dropout, {call.__name__}")
+    same = torch.equal(torch.get_rng_state(), following)
+    check(same, True, f"the next random numbers are new, {call.__name__}")
 
 
 def recompute(rank, world_size, device):

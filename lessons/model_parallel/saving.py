@@ -17,7 +17,7 @@ you save on four ranks what two ranks load.
 import os
 from tempfile import TemporaryDirectory
 
-from collectives import check, check_samples, check_training, counting, needs, run
+from collectives import check, check_samples, check_training, counting, needs, note_calls, run
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -148,6 +148,10 @@ def clip(rank, world_size, device):
         check_samples(trained, expected, one.__name__)
         check_training(whole(*trained, device), expected, one.__name__)
         check(torch.stack(mine), torch.stack(norms), f"norms, {one.__name__}", rtol=1e-9)
+    calls = note_calls()  # what this rank calls from here on
+    clip_by_hand(trained[0])
+    sums = [(call.name, call.tensors[0].numel) for call in calls]
+    check(sums, [("all_reduce", 1)], "calls of clip_by_hand, and their numbers")
     on_my_share = clipped(norm_of_my_shards, shards := [], rank, world_size)
     train(sharded(network(device)), device, on_my_share, steps=1)
     total = shards[0] ** 2

@@ -97,6 +97,8 @@ def gradients_through_calls(rank, world_size, device):
         loss = sum(loss_of(r, result) for r, result in enumerate(results))
         expected.append(torch.autograd.grad(loss, inputs)[rank])
     check(gradients, expected, "the gradients of one process")
+    back = ["all_reduce", "reduce_scatter_single", "all_gather_single", "all_to_all_single"]
+    check([*found.values()], back, "the calls of the backward passes")
     return {f"backward of {name}": backward for name, backward in found.items()}
 
 

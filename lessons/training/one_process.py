@@ -158,8 +158,13 @@ def in_micro_batches(model, images, labels):
 
 
 def micro_batches(rank, world_size, device):
-    trained, losses = train(network(0, device), in_micro_batches, shuffled().split(64), device)
+    model, passes = network(0, device), []
+    model.register_forward_pre_hook(lambda model, inputs: passes.append("forward"))
+    model[2].bias.register_hook(lambda gradient: passes.append("backward"))
+    trained, losses = train(model, in_micro_batches, shuffled().split(64), device)
 
+    in_turn = ["forward", "backward"] * -(-1797 // 16)
+    check(passes, in_turn, "one graph at a time: each micro-batch goes back before the next one")
     expected, whole = train(network(0, device), batch_loss, shuffled().split(64), device)
     check_training(trained, expected, "micro-batches of 16")
     check(torch.tensor(losses.values), torch.tensor(whole.values), "losses", rtol=1e-6)

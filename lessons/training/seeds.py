@@ -200,6 +200,8 @@ def same_run_twice(rank, world_size, device):
         runs.append(nn.utils.parameters_to_vector(model.parameters()).detach())
     equal = (runs[0] == runs[1]).sum().item()
     check(equal, 2410, "parameters with equal bits")
+    dist.all_gather_object(following := [None] * world_size, torch.rand(()).item())
+    check(len(set(following)), world_size, "different numbers after the dropout of the ranks")
     return {"parameters with equal bits": equal}
 
 

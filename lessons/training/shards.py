@@ -15,7 +15,7 @@ the learning rate.
 """
 
 # %%
-from collectives import check_samples, check_training, digits, run
+from collectives import check, check_samples, check_training, digits, run
 from rank_grid import dealt
 from data_parallel import (
     average_gradients,
@@ -104,6 +104,7 @@ def batch_size(rank, world_size, device):
     (model, _), _ = train(network(0, device), batch_loss, shuffled().split(64)[:-1], device)
     losses["one process"] = cross_entropy(model(images), labels).item()
     batches = shuffled().split(64 * world_size)[:-1]
+    check(len(batches), len(shuffled()) // (64 * world_size), "steps: 64 images for each rank")
     for name, lr in (("lr as before", 0.1), ("lr times n", 0.1 * world_size)):
         trained, _ = train(network(0, device), on_my_shard, batches, device, lr)
         expected, _ = train(network(0, device), batch_loss, batches, device, lr)

@@ -129,14 +129,17 @@ def note_and_average(found, bucket):
 
 
 def error_and_bytes(model, device, autocast=False):
-    """How far the trained parameters are from those in float64, and what a step held."""
+    """How far the trained parameters are from those in float64, what a step held, and the types of
+    the outputs.
+    """
     n = dist.get_world_size()
     batches = shuffled().split(64 // n * n)[:-1]
     (exact, _), _ = train(network(0, device), batch_loss, batches, device)
     exact = parameters_to_vector(exact.parameters())
-    outputs, reduced = [], []
+    outputs, reduced, types = [], [], set()
     for layer in model:
         layer.register_forward_hook(lambda layer, inputs, output: outputs.append(output.nbytes))
+        layer.register_forward_hook(lambda layer, inputs, output: types.add(output.dtype))
     model = wrapped(model, device)
     model.register_comm_hook(reduced, note_and_average)
     train(model, partial(on_my_shard, autocast=autocast), batches, device)
@@ -146,7 +149,7 @@ def error_and_bytes(model, device, autocast=False):
         "outputs": sum(outputs) // len(batches),
         "gradients": sum(reduced) // len(batches),
     }
-    return (found - exact).norm() / exact.norm(), step
+    return (found - exact).norm() / exact.norm(), step, types
 
 
 def mixed_precision(rank, world_size, device):
@@ -157,8 +160,10 @@ def mixed_precision(rank, world_size, device):
         ("autocast", torch.float32, True, (4, 2, 4), 1e-1),
         ("bfloat16", torch.bfloat16, False, (2, 2, 2), 1e-1),
     ):
-        error, bars[name] = error_and_bytes(network(0, device).to(dtype), device, autocast)
+        model = network(0, device).to(dtype)
+        error, bars[name], types = error_and_bytes(model, device, autocast)
         errors.append(error.item())
+        check(types, {torch.bfloat16 if autocast else dtype}, f"types of the outputs, {name}")
         check(bool(limit / 100 < error < limit), True, f"error, {name}")
         numbers = 2410, outputs, 2410
         expected = [count * size for count, size in zip(numbers, sizes, strict=True)]
