@@ -12,6 +12,7 @@ from typing import Any
 
 from collectives.backends import claims
 from collectives.semantics.cell import Cell
+from collectives.verify import at_once
 from collectives.verify.question import SECTIONS, Answer, Question
 
 # Variants that are about the caller's tensors more than about a call: one cause for all calls.
@@ -179,6 +180,7 @@ def _size(answer: Answer) -> tuple[Any, ...]:
         "no meaning" in answer.detail,
         "." in answer.question.call or "coalesc" in answer.question.call,
         bool(traits["variant"]),
+        traits.get("case") != at_once.NOT_EARLY,  # it says why results of other cases are wrong
         elements,
         answer.question.ranks,
         is_odd,

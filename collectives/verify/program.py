@@ -7,6 +7,7 @@ import torch
 
 from collectives.semantics import values, wide_values
 from collectives.semantics.cell import Cell, DetailedCell
+from collectives.verify.at_once import NOT_EARLY
 from collectives.verify.failure import FATES
 from collectives.verify.question import Question
 
@@ -244,7 +245,7 @@ def _collective(kind: str, cell: Cell, group: str) -> list[str]:
             f"    {alone}{_SAME.format('got', 'should')}",
         ]
     check = alone + _SAME.format(got, should)
-    if kind == "no Work ends before its call":
+    if kind == NOT_EARLY:
         late = "root" if cell.name in ("broadcast", "scatter") else "ranks[-1]"
         free = "rank != root" if alone else f"rank == {late}"
         return [
