@@ -115,15 +115,15 @@ if __name__ == "__main__":
 #
 # 2.02 on both. The mean of the gradients is -102, so every rank takes the same step, from 1 to 1 +
 # 1.02. One process and two got the same weight in start, because the eight samples are the same.
-# With a real model, [a loop](../notebooks/route/one_mean.ipynb) makes this call for
-# each parameter, or [DDP](../docs/glossary.md#ddp) does it in `backward()`.
+# With a real model, [a loop](../notebooks/route/one_mean.ipynb) makes this call for each parameter,
+# or [DDP](../notebooks/route/wrapped_in_ddp.ipynb) does it in `backward()`.
 #
 # </details>
 
 # %% [markdown]
-# More to write: `collectives practice accuracy_over_unequal_shards`, `collectives practice
-# norm_of_sharded_gradients`; `collectives practice overlap`, with `async_op`; and, once you know
-# [reduce](../notebooks/reduce.ipynb), `collectives practice all_reduce_from_two_calls`.
+# More to write: `collectives practice accuracy_over_unequal_shards`; `collectives practice
+# overlap`, with `async_op`; and, once you know [reduce](../notebooks/reduce.ipynb), `collectives
+# practice all_reduce_from_two_calls`.
 
 # %%
 STEPS = [all_reduce, training_step]

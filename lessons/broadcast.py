@@ -91,8 +91,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Every rank is the root once
 #
-# Often each rank has computed one part of a result that all ranks need. Here rank r has filled row
-# r of its table, and all other rows are -1, so each rank in turn broadcasts its row.
+# Sometimes the root changes from call to call. Here rank r has filled row r of its table, and all
+# other rows are -1, so each rank in turn broadcasts its row. If all rows were ready at once,
+# [all_gather](../notebooks/all_gather.ipynb) would do the same in one call.
 
 # %% [markdown]
 # **Predict first.** Row 1 of rank 1 is [11, 12]. The call gets `table[root]`, which is a new tensor
@@ -128,6 +129,8 @@ if __name__ == "__main__":
 # for tensor in model.state_dict().values():
 #     dist.broadcast(tensor, src=0)  # every rank starts with the model of rank 0
 # ```
+#
+# [one_start](../notebooks/route/one_start.ipynb) needs both kinds of them, parameters and buffers.
 #
 # </details>
 

@@ -125,16 +125,16 @@ if __name__ == "__main__":
 #
 # -0.25 on both. The mean gradient is 2.5, so rank 0 computes 1 - 0.5 * 2.5, and all_gather gives
 # the result to rank 3. In the second step, with momentum, the weight becomes -1.8125. Every rank
-# gets the weights of plain data parallelism, with the state of two weights in place of eight. This
-# is the first idea of [ZeRO](../docs/glossary.md#zero).
+# gets the weights of plain data parallelism, and stores the state of two weights, not of eight.
+# This is the first idea of [ZeRO](../docs/glossary.md#zero).
 #
 # </details>
 
 # %% [markdown]
 # To write, in your [folder of exercises](../README.md#exercises): `collectives practice
 # all_reduce_from_its_halves`, where the length need not be a multiple of n; `collectives practice
-# which_calls`, a puzzle with all calls; and, once you know [reduce](../notebooks/reduce.ipynb),
-# `collectives practice reduce_scatter_from_reduces`.
+# norm_of_sharded_gradients`, with one `all_reduce`; and, once you know
+# [reduce](../notebooks/reduce.ipynb), `collectives practice reduce_scatter_from_reduces`.
 
 # %%
 STEPS = [reduce_scatter, sharded_optimizer]

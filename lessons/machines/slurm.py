@@ -36,11 +36,11 @@ from connections import Connections
 #
 # `scheduler.start` starts the daemons of Slurm, unchanged, on the machines of the lab. We call
 # `srun` on `login`, where it asks for machines itself, and four tasks print what Slurm has put into
-# their environment:
+# their environment: `SLURM_PROCID`, `SLURM_LOCALID`, `SLURM_NODEID` and `SLURM_NTASKS`.
 
 # %% [markdown]
-# **Predict first.** Which variables are `RANK` and `LOCAL_RANK` of torchrun? Which values do they
-# have in the second task of node1?
+# **Predict first.** Which of these four are `RANK` and `LOCAL_RANK` of torchrun? Which values do
+# they have in the second task of node1?
 
 
 # %%

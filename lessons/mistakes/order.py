@@ -64,7 +64,8 @@ if __name__ == "__main__":
 # **Cure.** All ranks make the call, and only rank 0 uses the result.
 #
 # **Early.** Search for collectives under an `if rank`, and look inside the functions that are
-# called there, too, because checkpoints, logs and metrics often contain one.
+# called there, too, because checkpoints, logs and metrics often contain one. So does `model(x)` if
+# the model is wrapped in DDP: its forward broadcasts the buffers.
 # `TORCH_DISTRIBUTED_DEBUG=DETAIL` names the ranks that did not make the call:
 #
 # ```text

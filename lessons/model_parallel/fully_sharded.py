@@ -48,11 +48,16 @@ from one_process import UPDATES, backward, shard_of, train, without_state
 # %% [markdown]
 # ## The code
 #
-# `Gathered` computes a layer twice, like `Recomputed` in
-# [memory](../../notebooks/model_parallel/memory.ipynb), so that autograd keeps neither activations
-# nor parameters of the layer between forward and backward. The layers themselves are on the device
-# "meta", where they have shapes and no numbers. `functional_call` computes such a layer with the
-# parameters that were gathered.
+# Four of the imports are files beside this lesson:
+# [model.py](../../lessons/model_parallel/model.py) has the network, and
+# [one_process.py](../../lessons/model_parallel/one_process.py) trains it in one process; `costs`
+# computes what a step should send, and `measure` measures it.
+#
+# `Gathered` computes a layer in forward, keeps nothing of it, and computes it once more in
+# backward, so that autograd keeps neither activations nor parameters of the layer in between. (In
+# [memory](../../notebooks/model_parallel/memory.ipynb), `Recomputed` does so for activations
+# alone.) The layers themselves are on the device "meta", where they have shapes and no numbers.
+# `functional_call` computes such a layer with the parameters that were gathered.
 
 # %% [markdown]
 # **Predict first.** A step of the first two stages sends 415,488 bytes from each of four ranks.

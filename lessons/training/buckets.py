@@ -269,7 +269,7 @@ STEPS = [buckets, order_of_events, calls_and_bytes, first_bucket]
 # %% [markdown]
 # ## Make it wrong
 #
-# Predict what goes wrong. Make one change, run the steps, read what the proof says, and undo it.
+# Make one change, run the steps, read what the proof says, and undo it.
 #
 # 1. **The sum for the mean.** In `average_in_buckets`, change `flat / n` to `flat`. It says `rank
 #    0/4: 0.bias.momentum_buffer: relative error 5`.

@@ -226,7 +226,7 @@ STEPS = [buffers, norm_of_all_ranks, unequal_shards]
 # %% [markdown]
 # ## Make it wrong
 #
-# Predict what goes wrong. Make one change, run the steps, read what the proof says, and undo it.
+# Make one change, run the steps, read what the proof says, and undo it.
 #
 # 1. **The usual batch norm.** In `norm_of_all_ranks`, change `BatchNormOfAllRanks` to
 #    `nn.BatchNorm1d`. It says `rank 0/4: 3.bias.momentum_buffer: relative error 0.6`.

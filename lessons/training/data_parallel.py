@@ -145,12 +145,12 @@ STEPS = [data_parallel]
 # %% [markdown]
 # ## Make it wrong
 #
-# Predict what goes wrong. Make one change, run the steps, read what the proof says, and undo it.
+# Make one change, run the steps, read what the proof says, and undo it.
 #
 # 1. **The sum for the mean.** In `average_gradients`, change `parameter.grad /=
 #    dist.get_world_size()` to `pass`. It says `rank 0/4: 0.bias.momentum_buffer: relative error 5`.
-#    For SGD, this is n times the learning rate. With Adam you would hardly notice, because Adam
-#    rescales every gradient.
+#    For SGD, this is n times the learning rate. With plain Adam you would hardly notice, because it
+#    rescales every gradient; with weight decay you would.
 # 2. **Every rank takes the whole batch.** In `shard`, change `batch[dist.get_rank() ::
 #    dist.get_world_size()]` to `batch`. It says `computed 64 samples of 64, its share is 16`: the
 #    network is right, and nothing is gained.

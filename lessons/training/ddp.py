@@ -24,8 +24,8 @@ from torch.nn.parallel import DistributedDataParallel
 #
 # [data_parallel](../../notebooks/training/data_parallel.ipynb) has four parts: broadcast, shard,
 # all_reduce, divide. DDP does three of them. Its constructor broadcasts the parameters and buffers
-# of rank 0. During `backward()`, it divides the gradients by n and sums them over all ranks. You
-# must still give each rank its own shard.
+# of rank 0, and each forward broadcasts the buffers again. During `backward()`, it divides the
+# gradients by n and sums them over all ranks. You must still give each rank its own shard.
 #
 # DDP does not call `all_reduce` for each parameter, because every call has a cost of its own. It
 # copies gradients into long tensors, the buckets, and reduces a bucket as soon as all its gradients
@@ -38,8 +38,9 @@ from torch.nn.parallel import DistributedDataParallel
 # `by_hand` is the program of data_parallel. With DDP the same step is `on_my_shard` alone.
 
 # %% [markdown]
-# **Predict first.** The network has four parameters. Our program calls `all_reduce` once for each
-# of them in each step. How often does DDP call it?
+# **Predict first.** The network has four parameters, with 19 kB of gradients, and a bucket of DDP
+# holds up to 25 MB. Our program calls `all_reduce` once for each parameter in each step. How often
+# does DDP call it?
 
 
 # %%
@@ -114,7 +115,7 @@ STEPS = [ddp]
 # %% [markdown]
 # ## Make it wrong
 #
-# Predict what goes wrong. Make one change, run the steps, read what the proof says, and undo it.
+# Make one change, run the steps, read what the proof says, and undo it.
 #
 # 1. **Every rank takes the same shard.** In `on_my_shard`, change `images[rank::n],
 #    labels[rank::n]` to `images[::n], labels[::n]`. It says `rank 0/4: 2.bias.momentum_buffer:

@@ -239,7 +239,7 @@ STEPS = [predicted_and_measured, where_the_time_goes, bytes_for_each_image, scal
 # %% [markdown]
 # ## Make it wrong
 #
-# Predict what goes wrong. Make one change, run the steps, read what the proof says, and undo it.
+# Make one change, run the steps, read what the proof says, and undo it.
 #
 # 1. **Every part is reduced.** In `one_step`, change `number == parts - 1` to `True`. It says `got
 #    [1205.0, 301.25, 150.625, 1205.0]`. The gradient is right, but nothing is saved.

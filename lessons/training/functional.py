@@ -340,7 +340,7 @@ STEPS = [
 # %% [markdown]
 # ## Make it wrong
 #
-# Predict what goes wrong. Make one change, run the steps, read what the proof says, and undo it.
+# Make one change, run the steps, read what the proof says, and undo it.
 #
 # 1. **Every rank has the loss of rank 0.** In `gradients_through_calls`, change `loss_of(rank,
 #    result), x)` to `loss_of(0, result), x)`. It says `[the gradients of one process`.

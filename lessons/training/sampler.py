@@ -174,7 +174,7 @@ STEPS = [sampler, padding, uneven_inputs]
 # %% [markdown]
 # ## Make it wrong
 #
-# Predict what goes wrong. Make one change, run the steps, read what the proof says, and undo it.
+# Make one change, run the steps, read what the proof says, and undo it.
 #
 # 1. **No set_epoch.** In `sampler`, change `shards.set_epoch(epoch)` to `pass`. It says `rank 0/4:
 #    0.bias.momentum_buffer: relative error 1`. Every epoch has the order of the first.

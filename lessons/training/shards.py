@@ -139,7 +139,7 @@ STEPS = [weighted_shards, batch_size]
 # %% [markdown]
 # ## Make it wrong
 #
-# Predict what goes wrong. Make the change, run the steps, read what the proof says, and undo it.
+# Make the change, run the steps, read what the proof says, and undo it.
 #
 # 1. **A mean of means.** In `on_weighted_shard`, change `total * dist.get_world_size() /
 #    len(images)` to `total / len(shard(labels))`. It says `rank 0/4: 2.bias.momentum_buffer:

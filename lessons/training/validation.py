@@ -151,7 +151,7 @@ STEPS = [validation, padded_validation]
 # %% [markdown]
 # ## Make it wrong
 #
-# Predict what goes wrong. Make one change, run the steps, read what the proof says, and undo it.
+# Make one change, run the steps, read what the proof says, and undo it.
 #
 # 1. **The sum is not taken.** In `validated`, change `dist.all_reduce(sums)` to
 #    `dist.all_reduce(sums.clone())`. It says `57.0, 75.0], should be`.
