@@ -5,6 +5,7 @@ logs and the dumps of its Flight Recorder show this number. Groups written in Py
 """
 
 import contextlib
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +25,7 @@ class Counter:
         # gloo counts messages, too; they are not in the Flight Recorder, and are taken off.
         self.messages = 0
         self.counts_messages = False
-        self.read: Callable[[], int] | None = None  # how many calls torch has counted
+        self.group: Callable[[], Any] | None = None  # the one whose calls torch counts
         self.is_bound = False
 
     def bind(self, group: Any) -> None:
@@ -34,20 +35,22 @@ class Counter:
             with contextlib.suppress(Exception):
                 backends = {group._get_backend(one).name() for one in group._device_types}
                 self.counts_messages = backends == {"gloo"}
-            self.read = getattr(group, "_get_sequence_number_for_group", None)
+            # subtle: kept alive here, it would outlive destroy_process_group with all its threads.
+            if hasattr(group, "_get_sequence_number_for_group"):
+                self.group = weakref.ref(group)
 
     def next(self) -> tuple[int, int | None]:
         """The two numbers of a call that begins now."""
         seq = self.count
         self.count = seq + 1
-        if self.read is None:
+        if self.group is None:
             return seq, None
         try:
-            torch_seq = self.read() - self.messages + 1
+            torch_seq = self.group()._get_sequence_number_for_group() - self.messages + 1
         except Exception:  # a backend of another kind
             torch_seq = 0
         if torch_seq <= seq - self.first:  # a group that wraps another may never count
-            self.read = None
+            self.group = None
             return seq, None
         return seq, torch_seq
 
