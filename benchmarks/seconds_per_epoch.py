@@ -1,4 +1,4 @@
-"""What the lesson training/ddp quotes: seconds of an epoch of examples/train_ddp.py.
+"""What the lesson training/faster quotes: seconds of an epoch of examples/train_ddp.py.
 
 python benchmarks/seconds_per_epoch.py
 

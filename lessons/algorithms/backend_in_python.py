@@ -110,7 +110,7 @@ if __name__ == "__main__":
 #
 # `by_hand` is a process group in Python, which executes the schedules of this chapter over sockets,
 # or uses shared memory. You pass it to DDP like any other group. The training is that of
-# [data_parallel](../../notebooks/training/data_parallel.ipynb): 28 batches of 64 images, in
+# [shards](../../notebooks/training/shards.ipynb): 28 batches of 64 images, in
 # float64. `check_training` compares the model with that of one process, and the bits among the
 # ranks. (The backend needs Linux.)
 

@@ -58,7 +58,7 @@ from one_process import UPDATES, backward, train
 # ## The code
 #
 # Begin with data parallel training, as in
-# [data_parallel](../../notebooks/training/data_parallel.ipynb): every rank has a copy of the model,
+# [one_mean](../../notebooks/route/one_mean.ipynb): every rank has a copy of the model,
 # computes its share of the batch, and averages the gradients.
 #
 # Activations are the only part that you cannot read off the model, so count them. W is the width,

@@ -128,7 +128,9 @@ if __name__ == "__main__":
 # </details>
 
 # %% [markdown]
-# On another number of ranks it continues too, but drops other units, so the bits differ.
+# On more than two ranks the last digits may differ, because DDP orders its buckets anew after a
+# start, and sums are then rounded in another order. On another number of ranks than before, other
+# units are dropped, too.
 
 # %% [markdown]
 # ## Pitfalls
@@ -137,8 +139,6 @@ if __name__ == "__main__":
 #   it, and the position in the data with it: see
 #   [checkpoint](../../notebooks/training/checkpoint.ipynb).
 # - A learning rate schedule and a `GradScaler` have a `state_dict()` as well. Save them too.
-# - Only rank 0 has the file. If another rank wants to read it, it must wait for rank 0 first, at a
-#   `barrier`.
 
 # %% [markdown]
 # ## Write it yourself

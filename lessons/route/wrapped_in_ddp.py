@@ -71,7 +71,7 @@ from started import started
 #   it takes GPU 1.
 # - `set_device` comes first, because otherwise the current GPU of every rank is GPU 0.
 # - `device_ids` tells DDP on which GPU the model is. On the CPU it must be `None`.
-# - DDP divides by n, so there is no weight for unequal shares. The sampler makes them equal.
+# - The optimizer may be made before or after DDP, because the parameters are the same.
 
 # %% [markdown]
 # ## What happens

@@ -32,7 +32,7 @@ from collectives.semantics.late_peer import LatePeer
 # %% [markdown]
 # ## The idea
 #
-# The loop in [data_parallel](../../notebooks/training/data_parallel.ipynb) wastes time twice. It
+# The loop in [one_mean](../../notebooks/route/one_mean.ipynb) wastes time twice. It
 # calls `all_reduce` once for each parameter, and every call has a cost of its own, however small
 # the tensor is. And it begins only when `backward()` has ended. Buckets help against both:
 #
@@ -107,7 +107,7 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # The last layer, and it is the smaller bucket: 2640 bytes against 16640. So each step calls
-# `all_reduce` twice, where data_parallel calls it four times.
+# `all_reduce` twice, where that loop calls it four times.
 #
 # </details>
 

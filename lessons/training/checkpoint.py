@@ -56,7 +56,7 @@ from torch import nn
 #
 # `shuffled` draws the order of the images, as in
 # [one_process](../../notebooks/training/one_process.ipynb), and `on_my_shard` averages the
-# gradients, as in [data_parallel](../../notebooks/training/data_parallel.ipynb). New here is that
+# gradients, as in [one_mean](../../notebooks/route/one_mean.ipynb). New here is that
 # `train` loads the newest checkpoint of a folder, skips the batches that are done, and saves after
 # every fifth step.
 

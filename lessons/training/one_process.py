@@ -261,5 +261,6 @@ STEPS = [one_process, grad_adds_up, micro_batches, llama_405b]
 # %% [markdown]
 # ## Read on
 #
-# Next lesson: [data_parallel](../../notebooks/training/data_parallel.ipynb), the same batch on
-# several ranks.
+# Next lesson: [shards](../../notebooks/training/shards.ipynb), where several ranks train this
+# network. How they do it is the subject of the [nine
+# lessons](../../notebooks/route/two_copies.ipynb) before this chapter.

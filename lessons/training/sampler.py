@@ -28,9 +28,9 @@ from torch.utils.data import DataLoader, DistributedSampler
 # %% [markdown]
 # ## The idea
 #
-# In [ddp](../../notebooks/training/ddp.ipynb), every rank had the whole batch and took every n-th
-# image of it. A `DataLoader` loads only the images of its own rank, because it asks a sampler for
-# their numbers, and `DistributedSampler` gives each rank different ones:
+# In [one_mean](../../notebooks/route/one_mean.ipynb), every rank had the whole batch and took every
+# n-th image of it. A `DataLoader` loads only the images of its own rank, because it asks a sampler
+# for their numbers, and `DistributedSampler` gives each rank different ones:
 #
 # 1. It shuffles all numbers with the seed `seed + epoch`, which is equal on all ranks.
 # 2. It repeats the first numbers at the end until n divides their count.

@@ -32,8 +32,9 @@ from torch.nn.functional import cross_entropy
 # %% [markdown]
 # ## The code
 #
-# Network, loop and equal shards are those of
-# [data_parallel](../../notebooks/training/data_parallel.ipynb).
+# Network, loop and equal shards are in
+# [data_parallel.py](../../lessons/training/data_parallel.py): data parallel training by hand, as in
+# [one_mean](../../notebooks/route/one_mean.ipynb).
 
 # %% [markdown]
 # ### Weighted shards
@@ -133,8 +134,10 @@ STEPS = [weighted_shards, batch_size]
 # %% [markdown]
 # ## The proof
 #
-# `check_training` compares each training with one process that takes the same whole batches, and
-# `check_samples` proves that the ranks divide them.
+# `check_training` compares each training with one process that takes the same whole batches. If
+# every rank computed the whole batch, the result would be right, too, so `check_training` would not
+# notice that no work was shared. `check_samples` does: in each step, the images of all ranks must
+# be the batch.
 
 # %% [markdown]
 # ## Make it wrong

@@ -139,4 +139,6 @@ def test_any_number_of_ranks_takes_the_steps_of_one_process_and_a_resumed_run_th
         assert [len(lines) for lines, _ in ranks] == [3] * n
     for (printed, parameters), (again, same) in zip(stops, resumes, strict=True):
         assert again == printed[2:]
-        assert differs(parameters, same) == 0.0 < differs(parameters, one_process())
+        # DDP orders its buckets anew after a start: a sum of three is then rounded otherwise.
+        assert differs(parameters, same) <= (1e-14 if n == 3 else 0.0)
+        assert differs(parameters, one_process()) > 1e-3

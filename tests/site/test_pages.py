@@ -74,7 +74,7 @@ def test_without_an_address_there_are_no_links_to_edit_or_to_open_in_colab():
         builder = SimpleNamespace(get_relative_uri=lambda here, there: there)
         app = SimpleNamespace(config=SimpleNamespace(repository_address=address), builder=builder)
         context = {}
-        conf.about_page(app, "notebooks/training/ddp", "", context, None)
+        conf.about_page(app, "notebooks/training/shards", "", context, None)
         template = (ROOT / "tools/site/templates/lesson.html").read_text("utf-8")
         page = Environment(extensions=["jinja2.ext.i18n"])
         page.install_null_translations()
@@ -82,16 +82,16 @@ def test_without_an_address_there_are_no_links_to_edit_or_to_open_in_colab():
 
     assert re.findall('href="(.*?)"', shown("")) == [
         "README#try-it",
-        "notebooks/training/ddp.ipynb",
-        "lessons/training/ddp.py",
+        "notebooks/training/shards.ipynb",
+        "lessons/training/shards.py",
     ]
     assert re.findall('href="(.*?)"', shown(ADDRESS)) == [
         "README#try-it",
-        "notebooks/training/ddp.ipynb",
-        "lessons/training/ddp.py",
+        "notebooks/training/shards.ipynb",
+        "lessons/training/shards.py",
         "https://colab.research.google.com/github/somebody/collectives/blob/gh-pages/"
-        "notebooks/training/ddp.ipynb",
-        f"{ADDRESS}/edit/main/lessons/training/ddp.py",
+        "notebooks/training/shards.ipynb",
+        f"{ADDRESS}/edit/main/lessons/training/shards.py",
     ]
     assert "colab" not in shown("https://example.org/collectives")
 

@@ -18,7 +18,7 @@ NOT_RUN = ("On GPUs", "Documented, not run")
 # The first lessons on calls show the signature, and no table: the output of the first step is there.
 FIRST_CALLS = chapters.read()["calls"].names[:5]
 # The lessons on training whose tests are not slow.
-QUICK = [f"training/{name}" for name in ("data_parallel", "buckets", "ddp", "accumulation")]
+QUICK = [f"training/{name}" for name in ("shards", "buckets", "accumulation")]
 ANSWER = "<details><summary>Answer</summary>\n\n"
 
 
@@ -55,7 +55,7 @@ def printed_by(cell: nbformat.NotebookNode) -> str:
 
 
 class Source:
-    """The lesson with this name for `collectives run`: all_reduce, training/ddp. It is read late."""
+    """The lesson with this name for `collectives run`: all_reduce, training/shards. It is read late."""
 
     def __init__(self, name: str, text: str | None = None):
         self.name = name

@@ -18,14 +18,13 @@ TRY = (PYTHON, "-m", "tools.first_gpu_run", "--try")
 
 GROUPS = {
     1: "what is here",
-    2: "the calls, and the route",
+    2: "the calls",
     3: "training, and its memory",
     4: "what `wait()` waits for, and how fast copies are",
     5: "several ranks of NCCL, which share a GPU if there is one",
 }
 
-# The lessons that `make tour` shows, of which the calls are run in any case.
-ROUTE = ("start", "calls", "training/data_parallel", "training/ddp")
+CALLS = ("start", "calls")
 # Without those that start trainings of their own, which take a minute and are not on NCCL.
 TRAINING = [one for one in chapters.read()["training"].names if one != "training/failover"]
 
@@ -116,11 +115,11 @@ def _what_is_here(machine: Machine) -> list[GpuStep]:
 
 def _calls(folder: Path, n: int) -> list[GpuStep]:
     of_gloo = "Does gloo carry what lies on a GPU?"
-    gloo = {ranks: run(*ROUTE, ranks=ranks, column=WITH_GLOO) for ranks in (2, 4)}
+    gloo = {ranks: run(*CALLS, ranks=ranks, column=WITH_GLOO) for ranks in (2, 4)}
     first = (*TORCHRUN, "--nproc-per-node", str(n), "examples/first_training.py")
     nccl, file = matrix(folder / f"quick_{n}.json", n), folder / "quick_gloo.json"
     return [
-        GpuStep(2, f"calls_{n}", "Is every call right?", run(*ROUTE, ranks=n), 120),
+        GpuStep(2, f"calls_{n}", "Is every call right?", run(*CALLS, ranks=n), 120),
         GpuStep(2, "gloo_2", of_gloo, gloo[2], 120, is_open=True),
         GpuStep(2, f"route_{n}", "Does README's first program run?", first, 60),
         GpuStep(2, f"quick_{n}", "Which forms work?", nccl, 180),
@@ -162,7 +161,7 @@ def _several(folder: Path, machine: Machine) -> list[GpuStep]:
     again = []
     for number in (2, 4):
         if machine.ranks < number <= machine.most:
-            of_calls, file = run(*ROUTE, ranks=number), folder / f"quick_{number}.json"
+            of_calls, file = run(*CALLS, ranks=number), folder / f"quick_{number}.json"
             again += [
                 GpuStep(5, f"calls_{number}", f"The calls, {number} ranks?", of_calls, 120),
                 GpuStep(5, f"quick_{number}", "Which forms?", matrix(file, number), 180),

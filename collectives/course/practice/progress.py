@@ -26,7 +26,7 @@ class Progress:
     hints: dict[str, int] = field(default_factory=dict)  # how many were shown
 
     def file(self, wanted: Exercise) -> Path:
-        """01_weighted_mean.py. A folder of an older version has other numbers, or it has none and a
+        """09_weighted_mean.py. A folder of an older version has other numbers, or it has none and a
         folder for each chapter.
         """
         numbered = sorted(self.folder.glob(f"[0-9][0-9]_{wanted.name}.py"))
