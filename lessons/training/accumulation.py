@@ -4,10 +4,8 @@
 
 A step adds up the gradients of several micro-batches on each rank, and reduces them once.
 
-The batch that you want does not fit into the memory of your GPUs, so you compute it in parts. With
-DDP that works at once, but every part sends all gradients, and if the parts have different numbers
-of tokens, the result is quietly wrong. At the end of this lesson you can accumulate on several
-ranks with one reduction in a step, give each token its weight, and clip at the right place.
+You know `no_sync` from [micro_batches](../../notebooks/route/micro_batches.ipynb). This second
+reading gives each token of a text its weight, and clips at the right place.
 
     python lessons/training/accumulation.py
     torchrun --nproc-per-node 4 lessons/training/accumulation.py
@@ -28,15 +26,12 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 # %% [markdown]
 # ## The idea
 #
-# You cut the batch of a rank into micro-batches and let `.grad` add up, as in
-# [one_process](../../notebooks/training/one_process.ipynb). But DDP reduces the gradients in every
-# `backward()`, and only the last reduction of a step is needed, because it reduces all that has
-# been added up so far. `model.no_sync()` turns off all reductions before it.
+# DDP reduces the gradients in every `backward()`, and only the last reduction of a step is needed,
+# so `model.no_sync()` turns off all reductions before it.
 #
-# The loss of a batch is a mean over all that counts in it: images, or the tokens of a text. If the
+# The loss of a batch is a mean over its images, or over the tokens of its texts. If the
 # micro-batches have different numbers of tokens, the mean of their means is not the mean of the
-# batch. That is why you count the tokens of all ranks first, and divide each sum of losses by this
-# count.
+# batch. So count the tokens of all ranks first, and divide each sum of losses by this count.
 
 # %% [markdown]
 # ## The code
@@ -153,10 +148,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Clipping
 #
-# Clipping needs the norm of the whole gradient, so do it once in a step, after the last
-# `backward()`. Then `.grad` holds the gradient of the whole batch on every rank, and all ranks
-# scale it by the same factor. Here the norm may be at most 0.5, and one process does the same by
-# hand.
+# Clipping needs the norm of the whole gradient, which `.grad` holds on every rank after the last
+# `backward()` of a step. Here the norm may be at most 0.5, and one process does the same by hand.
 
 # %% [markdown]
 # **Predict first.** Would the ranks still have one model if each clipped the gradients of its own
@@ -207,9 +200,8 @@ STEPS = [accumulation, tokens_as_weights, clipping]
 # %% [markdown]
 # ## The proof
 #
-# One process trains with the whole batch and the mean that `cross_entropy` computes over it.
-# `check` also compares the number of reductions, because the parameters do not show it: a program
-# without `no_sync` is right, too, but slower.
+# One process trains with whole batches. `check` also compares the number of reductions, because a
+# program without `no_sync` is right, too, but slower.
 
 # %% [markdown]
 # ## Make it wrong

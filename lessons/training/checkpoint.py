@@ -5,10 +5,9 @@
 A training that stops in the middle of an epoch continues from a file, and ends bit for bit with the
 model of a training that never stopped.
 
-Your training runs for days, and one night it stops. You have a file with the parameters, but when
-you continue from it, the loss jumps, because the parameters are only a part of what a training
-knows. At the end of this lesson you can write a file that holds all of it, that a crash cannot
-spoil, and whose damage you notice.
+You know who writes and who decides from
+[save_and_resume](../../notebooks/route/save_and_resume.ipynb). This second reading stops in the
+middle of an epoch, saves the random states, and notices a file that is damaged.
 
     python lessons/training/checkpoint.py
     torchrun --nproc-per-node 4 lessons/training/checkpoint.py
@@ -47,9 +46,8 @@ from torch import nn
 # states that it collects from every rank. Dropout draws from the generator of the device that it
 # runs on, so on GPUs the state of the CPU's generator alone is not enough.
 #
-# If rank 0 is killed while it writes, half a file must not replace the older one. That is why it
-# writes a draft, waits until the disk has it (`fsync`), reads it again, and only then gives the
-# draft the name of a checkpoint.
+# Half a file must not replace an older one. That is why rank 0 writes a draft, waits until the disk
+# has it (`fsync`), reads it again, and only then gives the draft the name of a checkpoint.
 
 # %% [markdown]
 # ## The code
@@ -90,13 +88,10 @@ def train(model, backward, batches, device, folder=None):
 # %% [markdown]
 # ### Save and load
 #
-# `torch.save` writes a zip archive with a checksum for each tensor. `torch.load` does not look at
-# the checksums, but `testzip` of Python's `zipfile` does. So rank 0 can pass over a damaged file,
-# and it broadcasts the newest checkpoint that is whole. Every rank calls both functions, because
-# each contains a collective.
-#
-# You may also continue on another number of ranks, but not with the same bits, because the ranks
-# add in another order, and dropout draws other numbers.
+# `torch.save` writes a zip archive with a checksum for each tensor, which `testzip` of Python's
+# `zipfile` looks at, and `torch.load` does not. So rank 0 can pass over a damaged file, and it
+# broadcasts the newest checkpoint that is whole. Every rank calls both functions, because each
+# contains a collective.
 
 
 # %%
@@ -270,8 +265,7 @@ STEPS = [checkpoint, damaged_file]
 #   `model.module.state_dict()`, whose names also fit the bare model.
 # - DDP does not continue bit for bit, because it chooses its buckets anew, and then adds in another
 #   order.
-# - Delete an old checkpoint only when a newer one has its name, and keep two, because the newest
-#   may be damaged.
+# - Keep two checkpoints, because the newest may be damaged.
 # - If each rank holds a part of the model, use `torch.distributed.checkpoint`.
 
 # %% [markdown]

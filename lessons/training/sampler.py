@@ -5,10 +5,9 @@
 DistributedSampler tells each rank which samples to load. Together, the ranks load all samples once
 in an epoch, in another order in each epoch.
 
-So far every rank held all images and used a part of them. With a real data set that is too slow:
-each rank should load only its own part, and no image should be missing or be there twice. At the
-end of this lesson you can give every rank its share, say which images still count twice, and let a
-rank run out of data before all others without a hang.
+You know the sampler from [who_takes_what](../../notebooks/route/who_takes_what.ipynb). This second
+reading counts its images one by one, and lets a rank run out of data before the others without a
+hang.
 
     python lessons/training/sampler.py
     torchrun --nproc-per-node 4 lessons/training/sampler.py
@@ -28,15 +27,9 @@ from torch.utils.data import DataLoader, DistributedSampler
 # %% [markdown]
 # ## The idea
 #
-# In [one_mean](../../notebooks/route/one_mean.ipynb), every rank had the whole batch and took every
-# n-th image of it. A `DataLoader` loads only the images of its own rank, because it asks a sampler
-# for their numbers, and `DistributedSampler` gives each rank different ones:
-#
-# 1. It shuffles all numbers with the seed `seed + epoch`, which is equal on all ranks.
-# 2. It repeats the first numbers at the end until n divides their count.
-# 3. Rank r takes the numbers at the positions r, r + n, r + 2 n and so on.
-#
-# The sampler does not know when an epoch begins, so you call `set_epoch` at the start of each.
+# A `DataLoader` loads only the images of its own rank, because it asks a sampler for their numbers.
+# `DistributedSampler` shuffles all numbers with the seed `seed + epoch`, repeats the first ones at
+# the end until n divides their count, and gives rank r the positions r, r + n, r + 2 n and so on.
 
 # %% [markdown]
 # ## The code
@@ -85,8 +78,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### The images that are taken twice
 #
-# Dropping the rest hid a problem. Four ranks cannot share 1,797 images equally, but DDP needs
-# equally many batches on each.
+# Four ranks cannot share 1,797 images equally, but DDP needs equally many batches on each.
 
 # %% [markdown]
 # **Predict first.** Does the sampler leave images out, or does it give some of them to two ranks?
@@ -120,13 +112,11 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Ranks with fewer batches
 #
-# A sampler can only help if all ranks see the same data. If each rank has its own file, one may run
-# out of batches first, and all others then wait for it in the next `backward()`. `Join` lets them
-# go on: a rank that has finished takes part in every further `all_reduce` with zeros. This costs
-# two short calls more in each step ([counted](../../docs/exactness.md)).
-#
-# DDP still divides by the number of all ranks, so the gradients become smaller. With
-# `divide_by_initial_world_size=False`, it divides by the number of ranks that have a batch.
+# If each rank has its own file, one may run out of batches first, and all others then wait for it
+# in the next `backward()`. `Join` lets them go on: a rank that has finished takes part in every
+# further `all_reduce` with zeros, at the price of two short calls more in each step
+# ([counted](../../docs/exactness.md)). DDP still divides by the number of all ranks, or with
+# `divide_by_initial_world_size=False` by the number of those that have a batch.
 
 # %% [markdown]
 # **Predict first.** Three ranks have 500 images and the last has 297, so it runs out of batches
@@ -167,26 +157,20 @@ STEPS = [sampler, padding, uneven_inputs]
 # %% [markdown]
 # ## The proof
 #
-# One process trains with the batches of all ranks put together. If the sampler took other images,
-# or another order, the parameters would differ, and if two ranks took the same ones,
-# `check_samples` would say so. `padding` counts the numbers of all ranks.
+# One process trains with the batches of all ranks put together, and `padding` counts the numbers of
+# all ranks.
 
 # %% [markdown]
 # ## Make it wrong
 #
 # Make one change, run the steps, read what the proof says, and undo it.
 #
-# 1. **No set_epoch.** In `sampler`, change `shards.set_epoch(epoch)` to `pass`. It says `rank 0/4:
-#    0.bias.momentum_buffer: relative error 1`. Every epoch has the order of the first.
-# 2. **No sampler.** In `sampler`, change `sampler=shards` to `shuffle=True`. It says `should be at
+# 1. **No sampler.** In `sampler`, change `sampler=shards` to `shuffle=True`. It says `should be at
 #    most 1e-09 [three epochs]`. Each rank draws from all 1,797 images.
-# 3. **A seed for each rank.** In `sampler`, change `world_size, rank)` to `world_size, rank,
-#    seed=rank)`. It says `rank 0/4: 2.bias.momentum_buffer: relative error 1`. Some images are
-#    taken by several ranks, others by none.
-# 4. **Divided by all ranks.** In `uneven_inputs`, change `divide_by_initial_world_size=False` to
+# 2. **Divided by all ranks.** In `uneven_inputs`, change `divide_by_initial_world_size=False` to
 #    `divide_by_initial_world_size=True`. It says `rank 0/4: 2.bias: relative error 0.06`. The last
 #    steps are smaller by a quarter.
-# 5. **Momentum with Join.** In `uneven_inputs`, change `batches[rank], device, momentum=0)` to
+# 3. **Momentum with Join.** In `uneven_inputs`, change `batches[rank], device, momentum=0)` to
 #    `batches[rank], device)` and `whole, device, momentum=0)` to `whole, device)`. It says `rank
 #    3/4: 0.bias.momentum_buffer: relative error 0.9`. The rank that joined early could not go on
 #    from here.
@@ -194,7 +178,6 @@ STEPS = [sampler, padding, uneven_inputs]
 # %% [markdown]
 # ## Pitfalls
 #
-# - Call `set_epoch` before you iterate over the loader, because that is when the order is drawn.
 # - `Join` knows the collectives of DDP only. If the loop itself calls `all_reduce`, the ranks that
 #   have finished do not take part.
 
@@ -206,31 +189,6 @@ STEPS = [sampler, padding, uneven_inputs]
 # ```sh
 # collectives practice shards_with_a_remainder
 # ```
-#
-# Compute the numbers of your rank in epoch 3 without the sampler, with padding.
-#
-# <details><summary>Answer</summary>
-#
-# ```python
-# def by_hand(rank, world_size, device):
-#     order = shuffled(3)
-#     padded = torch.cat([order, order[: -1797 % world_size]])
-#     shards = DistributedSampler(range(1797), world_size, rank)
-#     shards.set_epoch(3)
-#     check(padded[rank::world_size], torch.tensor(list(shards)), "DistributedSampler")
-#     return {"first": padded[rank], "images": len(shards)}
-# ```
-#
-# ```text
-# by_hand: proved on all 4 ranks
-#   rank  first  images
-#   0     133    450
-#   1     1773   450
-#   2     404    450
-#   3     864    450
-# ```
-#
-# </details>
 
 # %% [markdown]
 # ## Read on

@@ -5,10 +5,8 @@
 Every rank validates its share of the images, and the result is that of one process: no image is
 forgotten, and none counts twice.
 
-Your program prints a validation loss, and it looks plausible. But is it the loss of all images, or
-only that of the images on rank 0? At the end of this lesson you can measure a model on all ranks
-exactly, also when the shards are unequal, and you recognize two ways in which such a number is
-quietly wrong.
+You know the exact count of [exact_validation](../../notebooks/route/exact_validation.ipynb). This
+second reading does the same for a loss, and for a metric that is no sum.
 
     python lessons/training/validation.py
     torchrun --nproc-per-node 4 lessons/training/validation.py
@@ -26,28 +24,20 @@ from torch.utils.data import DistributedSampler
 # %% [markdown]
 # ## The idea
 #
-# An accuracy is a quotient: correct images by all images. You cannot average the quotients of
-# unequal shards, but you can sum their parts. So each rank counts, `all_reduce` adds up, and every
-# rank divides at the end:
-#
-# | rank | images | correct | accuracy |
-# |---|---|---|---|
-# | 0 | 4 | 2 | 0.5 |
-# | 1 | 1 | 1 | 1.0 |
-# | both | 5 | 3 | 0.6, and not the mean 0.75 |
-#
-# The same holds for a loss, whose parts are the sum over the images and their number.
+# You cannot average the quotients of unequal shards, but you can sum their parts: 2 right of 4 and
+# 1 right of 1 are 3 of 5, so 0.6, and not the mean 0.75. The parts of a loss are its sum and the
+# number of images.
 
 # %% [markdown]
 # ## The code
 #
 # Every rank trains the model of [one_process](../../notebooks/training/one_process.ipynb) on 1,498
-# images. The other 299 are for validation, a number that 2, 3, 4 or 5 ranks cannot share equally.
+# images. The other 299 are for validation, which 2, 3, 4 or 5 ranks cannot share equally.
 #
 # ### Sums
 #
 # `measured` returns sums, the last of which is the number of images. A rank without images adds
-# three zeros, so this also works with more ranks than images.
+# three zeros.
 
 # %% [markdown]
 # **Predict first.** All ranks have the same model. Does each find the model's loss on its own 74 or
@@ -97,12 +87,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### A sampler that pads
 #
-# The sums are exact if each image is on one rank. `DistributedSampler` breaks that: it gives each
-# rank equally many images, and if there are too few, it repeats the first ones. In a training that
-# hardly matters, but a validation counts them twice.
-#
-# Sums can't repair this, and for a metric such as a median they don't exist at all. For both,
-# gather the predictions, put them in the order of the images, and cut off the repeated ones.
+# `DistributedSampler` repeats the first images if the ranks can't share them equally, and a
+# validation counts those twice. Sums can't repair this, and for a metric such as a median they
+# don't exist at all. For both, gather the predictions, put them in the order of the images, and cut
+# off the rest.
 
 # %% [markdown]
 # **Predict first.** The sampler repeats the first image. Is the accuracy then too high or too low,
@@ -145,8 +133,8 @@ STEPS = [validation, padded_validation]
 # %% [markdown]
 # ## The proof
 #
-# `check` compares the sums with those of one process on all 299 images, and the predictions with
-# its predictions. The tests do so with 1 to 5 ranks, and with more ranks than images.
+# `check` compares sums and predictions with those of one process on all 299 images. The tests do so
+# with 1 to 5 ranks, and with more ranks than images.
 
 # %% [markdown]
 # ## Make it wrong
@@ -170,14 +158,9 @@ STEPS = [validation, padded_validation]
 # %% [markdown]
 # ## Pitfalls
 #
-# - `gather` and `all_gather` put their result into other tensors. A program that calls them and
-#   then averages its own tensor prints the loss of one rank, a plausible number.
-# - All ranks must validate. If only rank 0 calls `validated`, the whole training stops there, as
-#   [training](../../notebooks/mistakes/training.ipynb) shows.
 # - Print and save on rank 0, not on local rank 0, because each machine has a local rank 0.
 # - Call `model.eval()` before the validation and `model.train()` after it if the network has
 #   dropout or batch norm. This one has neither, so the proof would not notice.
-# - The sums are float64, because in float32 integers are exact only up to 16,777,216.
 
 # %% [markdown]
 # ## Write it yourself
@@ -187,34 +170,6 @@ STEPS = [validation, padded_validation]
 # ```sh
 # collectives practice accuracy_of_padded_shards
 # ```
-#
-# A job has two ranks on each machine, so the local rank is `rank % 2`. How many ranks print under
-# `if rank == 0`, and how many under `if local_rank == 0`? Let the ranks count themselves.
-#
-# <details><summary>Answer</summary>
-#
-# ```python
-# def who_prints(rank, world_size, device):
-#     local_rank = rank % 2  # torchrun tells it in LOCAL_RANK
-#     prints = torch.tensor([rank == 0, local_rank == 0], dtype=torch.int64, device=device)
-#     dist.all_reduce(prints)
-#     check(prints, torch.tensor([1, (world_size + 1) // 2]), "all_reduce")
-#     return {"rank 0": prints[0], "local rank 0": prints[1]}
-# ```
-#
-# ```text
-# who_prints: proved on all 4 ranks
-#   rank  rank 0  local rank 0
-#   0     1       2
-#   1     1       2
-#   2     1       2
-#   3     1       2
-# ```
-#
-# With one machine there is no difference. With two, every line comes twice, and two ranks write the
-# same checkpoint.
-#
-# </details>
 
 # %% [markdown]
 # ## Read on
