@@ -18,7 +18,7 @@ from collectives.bench.bus import FORMS
 from collectives.course import files
 from collectives.course.runner import run_step
 from collectives.launcher.world import World
-from tools import notebooks
+from tools import notebooks, route
 
 VISIBLE = {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -61,6 +61,17 @@ def test_two_ranks_of_a_small_program_to_take_away_run_on_two_gpus(words, said):
     done = finished(program, env={"CUDA_VISIBLE_DEVICES": "0,1"})
     assert done.returncode == 0, done.stderr
     assert said in done.stdout
+
+
+@pytest.mark.parametrize("program", route.programs()[4:], ids=lambda path: path.stem)
+def test_two_ranks_of_a_program_of_the_route_train_on_two_gpus(program, tmp_path):
+    """As on the CPU; but dropout draws from a GPU's generator."""
+    done = finished([*TORCHRUN, program], env={"CUDA_VISIBLE_DEVICES": "0,1"}, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    last = re.findall(r"rank [01], epoch 2: .*?weights (-?\d+\.\d{6})", done.stdout)
+    assert len(last) == 2
+    assert last[0] == last[1]
+    assert (last[0] == "0.578264") == ("dropout" not in program.read_text("utf-8").lower())
 
 
 def test_two_jobs_share_their_gpus():

@@ -96,7 +96,7 @@ def test_in_an_empty_folder_it_lists_and_runs_lessons_and_tries_exercises(instal
     command = installed / "collectives"
     here = CliRunner().invoke(app, ["list"]).stdout
     assert run(command, "list", folder=tmp_path).stdout == here
-    run(command, "run", "mistakes/order", folder=tmp_path)
+    run(command, "run", "mistakes/order", "route/two_copies", folder=tmp_path)
     run(installed / "python", "-c", LOAD_ALL, folder=tmp_path)
     run(command, "practice", "start", "mine", folder=tmp_path)
     solution = next(installed.parent.rglob("_course/exercises/calls/neighbours/solution.py"))
