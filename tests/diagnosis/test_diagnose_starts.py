@@ -30,11 +30,11 @@ def name(row):
 
 def run(row, tmp_path):
     """The verdict, the status, and what the command said on both outputs."""
-    ports = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "OTHER_PORT": free_port()}
+    ports = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     environ = ENVIRON | {name: str(value) for name, value in (ports | {"LATE": LATE}).items()}
     environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     words = row["command"]
-    if "torchrun" in words and "MASTER_PORT" not in words:
+    if "torchrun" in words and "--standalone" not in words:  # which alone has a store a restart
         words = words.replace("torchrun", f"torchrun --master-port {ports['MASTER_PORT']}")
     file = tmp_path / "verdict.json"
     options = ["--hang-after", str(HANG_AFTER), "--timeout", "400", "--json", str(file), "--"]
