@@ -27,7 +27,7 @@ NOT_DISTRIBUTED = Verdict(
 # docs/machines.md shows the mistake and its cure.
 KEEPS_STORE = (
     "torchrun kept the store of the attempt before, where ranks find addresses of the dead: "
-    "set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
+    "set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, and meet by --standalone or --rdzv-backend c10d"
 )
 OK_AS_SEEN = Verdict(Ending.OK, "all that was seen fitted")
 
