@@ -69,4 +69,5 @@ def _program(message: Message) -> str:
 
 def _source(source: str) -> str:
     url = source if source.startswith("https:") else _TORCH + source
-    return f"[{source.rpartition('/')[2]}]({url})"
+    # The address of a folder ends with a slash, and is named after what stands before it.
+    return f"[{source.rstrip('/').rpartition('/')[2]}]({url})"
