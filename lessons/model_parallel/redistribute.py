@@ -191,11 +191,12 @@ def changes(rank, world_size, device):
         expected = parts_of(right, n)[target][rank]
         check(result, expected, f"{what}, by hand")
         check(moved.to_local(), expected, f"{what}, by redistribute")
-        calls = counted(ours)
         if function is exchange and device.type == "cpu":
             # It gathers everything, n times as much, and drops what it does not need.
             calls = [("all_gather_single", n * ours.total().bytes)]
-        check(counted(theirs), calls, f"call and bytes, {what}")
+            check(counted(theirs), calls, f"call and bytes of redistribute, {what}")
+        else:
+            check(counted(ours), counted(theirs), f"call and bytes, {what}")
         found[what] = " ".join(f"{name} {size}" for name, size in counted(theirs)) or "nothing"
     found["by hand"] = f"all_to_all_single {ours.total().bytes}"
     return found

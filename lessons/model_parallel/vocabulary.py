@@ -164,12 +164,16 @@ def vocabulary_parallel(rank, world_size, device):
     once = (n - 1) * 8 * characters // n  # to gather or to reduce_scatter one number of each
     layers = 2 * 2 * once * WIDTH
     # On a GPU, attention in float64 keeps its scores, too, so the memory is another.
-    known = slice(int(device.type != "cpu"), None)
-    check(found["shards"][known], [few, 4, layers + 2 * 3 * once][known], "shards")
+    names = ["activations", "calls", "bytes sent"][int(device.type != "cpu") :]
+
+    def named(numbers):
+        return dict(zip(names, numbers[-len(names) :], strict=True))
+
+    check(named(found["shards"]), named([few, 4, layers + 2 * 3 * once]), "shards")
     # The gathered logits, once more when they are joined, and those of this rank.
     more = 8 * (characters * (2 * LETTERS + LETTERS // n) + 1)
     wanted = [every + more, 3, layers + LETTERS * once]
-    check(found["gathered"][known], wanted[known], "gathered")
+    check(named(found["gathered"]), named(wanted), "gathered")
     bars["one process"]["activations"] = every + 8
     numbers = {"parameters": kept, "activations": few, "bytes sent": found["shards"][2], "calls": 4}
     sends = {"for the loss": 2 * 3 * once, "to gather": LETTERS * once}

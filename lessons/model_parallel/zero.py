@@ -149,7 +149,11 @@ def zero(rank, world_size, device):
         bars[name] = held(model, sharded[1])
         check(bars[name]["optimizer state"], state, "optimizer state")
     # Four layers in each of three steps. All parameters live all the time.
-    check(max(alive["stage 1"]), 8 * 2 * PARAMETERS, "gradients in stage 1")
+    check(
+        max(alive["stage 1"]),
+        8 * 2 * PARAMETERS,
+        "bytes of parameters and gradients, stage 1",
+    )
     # Before the first block is scattered: its gradients, and the shards of head and second block;
     # the gradient of the block's input, the loss and its gradient.
     most = 8 * (block + (block + head) // world_size)
