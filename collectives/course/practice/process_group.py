@@ -1,9 +1,10 @@
 """Watch the process group while an exercise runs: what it may call, and what it sends.
 
 Nearly every way to call `torch.distributed` ends in a method of ProcessGroup or of a Backend, or it
-is an operator of torch, as a functional collective is. Operators are refused as a whole where not
-all calls are allowed. Who wants to get around this can, as program and watch share a process: it is
-a help, and no examination.
+is an operator of torch, as a functional collective is. Where not all calls are allowed, the
+functional form of an allowed call is counted as that call, and all other operators are refused. Who
+wants to get around this can, as program and watch share a process: it is a help, and no
+examination.
 
 >>> SENT.messages, SENT.calls
 (0, 0)

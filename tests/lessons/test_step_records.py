@@ -1,0 +1,71 @@
+"""What a step does beside its result stays what its record says: tests/lessons/steps."""
+
+import shutil
+
+import pytest
+import torch
+from repository import ROOT
+
+from tools import step_records
+from tools.step_records import RECORDS, Watch, difference, text_of
+
+NAMES = [
+    path.relative_to(RECORDS).with_suffix("").as_posix().removeprefix("calls/")
+    for path in sorted(RECORDS.rglob("*.txt"))
+]
+pytestmark = pytest.mark.skipif(
+    not torch.__version__.startswith(step_records.TORCH), reason="recorded on torch 2.13.0"
+)
+
+
+def record(name: str) -> str:
+    return step_records.record_file(name).read_text("utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_does_what_its_record_says(name):
+    told = difference(name, text_of(name, ROOT / "lessons"), record(name))
+    assert told == "", f"if it is meant: python -m tools.step_records {name}"
+
+
+def test_a_difference_names_step_rank_and_line():
+    got = record("reduce").replace("  reduce int64[2] SUM root 3", "  all_reduce int64[2] SUM", 1)
+    assert difference("reduce", got, record("reduce")) == (
+        "reduce, reduce, rank 0, 1, 2, 3: it does: all_reduce int64[2] SUM; "
+        "its record: reduce int64[2] SUM root 3"
+    )
+    assert difference("reduce", record("reduce"), record("reduce")) == ""
+
+
+@pytest.mark.slow
+def test_a_copy_of_the_lessons_is_compared(tmp_path, monkeypatch, capsys):
+    """The sums are the same with a broadcast more."""
+    shutil.copytree(ROOT / "lessons", tmp_path / "lessons")
+    lesson = tmp_path / "lessons" / "all_reduce.py"
+    call = "    dist.all_reduce(weight.grad, op=dist.ReduceOp.SUM)\n"
+    text = lesson.read_text("utf-8")
+    assert text.count(call) == 1
+    lesson.write_text(
+        text.replace(call, f"{call}    dist.broadcast(weight.grad, src=0)\n"), "utf-8"
+    )
+
+    def status(*arguments: str) -> int:
+        monkeypatch.setattr("sys.argv", ["step_records", "--check", *arguments])
+        return step_records.main()
+
+    assert status("--lessons", str(tmp_path / "lessons"), "all_reduce") == 1
+    assert "training_step, rank 0, 1, 2, 3: it does: broadcast" in capsys.readouterr().out
+    assert status("all_reduce") == 0
+    assert status("machines/slurm") == 2
+
+
+def test_an_operator_whose_bytes_are_not_known_fails():
+    class Unknown:
+        namespace, _schema = "c10d", type("Schema", (), {"name": "c10d::shout_"})
+
+        def __call__(self, *args):
+            return args
+
+    with pytest.raises(ValueError, match="the bytes of the operator c10d::shout_ are not known"):
+        Watch().__torch_dispatch__(Unknown(), ())
