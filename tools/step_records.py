@@ -12,7 +12,7 @@ The text comes from the recorder and from torch's dispatcher, never from the ste
 - the bytes of the memory that its operators make, and the elements that they write;
 - the most bytes that autograd keeps for a backward pass;
 - the rows that reach a model, with gradients and without;
-- how many files it opens for writing.
+- how many files the step opens for writing.
 
 The proof is a part of the step, so a changed proof changes the text, too.
 """
@@ -22,14 +22,17 @@ import os
 import sys
 from collections import Counter
 from pathlib import Path
+from types import FrameType
 
 import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from collectives import LaunchError, launch, note_calls
+from collectives import LaunchError, note_calls
 from collectives.course import files
+from collectives.launcher.launch import launch_in
+from collectives.launcher.world import World
 from collectives.recording.counts import SILENT, name_of
 from collectives.semantics.calls import BY_NAME, POINT_TO_POINT
 from collectives.verify.lessons import runnable
@@ -45,8 +48,9 @@ _NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 class Watch(TorchDispatchMode):
     """What a rank's operators send, make and write, and the rows that reach its models."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         super().__init__()
+        self.folder = folder  # of the lesson
         self.sent: list[str] = []
         self.made = self.written = self.kept = self.most_kept = self.depth = 0
         self.rows: Counter[str] = Counter()
@@ -86,9 +90,14 @@ class Watch(TorchDispatchMode):
 
     def audit(self, event: str, given: tuple) -> None:
         """Python tells of each file that it opens, and cannot be asked to stop."""
-        if event == "open" and self.is_open and isinstance(given[0], str):
-            writes = given[2] & (os.O_WRONLY | os.O_RDWR)
-            self.files += bool(writes) and not given[0].endswith(".pyc")
+        if event == "open" and self.is_open and given[2] & (os.O_WRONLY | os.O_RDWR):
+            frame: FrameType | None = sys._getframe()
+            names: list[str] = []
+            while frame is not None:
+                names.append(frame.f_code.co_filename)
+                frame = frame.f_back
+            is_step = any(Path(name).parent == self.folder for name in names)
+            self.files += is_step and not any("importlib" in name for name in names)
 
     def lines(self) -> list[str]:
         return [
@@ -128,9 +137,9 @@ def _text(call, rank: int, world_size: int) -> str:
     return " ".join(words)
 
 
-def record_step(step, rank: int, world_size: int, device) -> list[str]:
+def record_step(step, folder: Path, rank: int, world_size: int, device) -> list[str]:
     """In a rank: the lines of a step."""
-    watch, calls = Watch(), note_calls()
+    watch, calls = Watch(folder), note_calls()
     sys.addaudithook(watch.audit)
     modules = torch.nn.modules.module
     hooks = [
@@ -152,7 +161,7 @@ def _record(rank: int, world_size: int, device, path: str) -> dict[str, list[str
     module, wanted = files.load(Path(path)), {}
     for step in module.STEPS:
         dist.barrier()
-        wanted[step.__name__] = record_step(step, rank, world_size, device)
+        wanted[step.__name__] = record_step(step, Path(path).parent, rank, world_size, device)
     return wanted
 
 
@@ -187,7 +196,8 @@ def text_of(name: str, folder: Path) -> str:
     lesson = files.load(path)
     if len(runnable(name, "gloo", "cpu", RANKS)) != len(lesson.STEPS):
         raise ValueError(f"{name} has steps that this world cannot run")
-    ranks = launch(_record, RANKS, args=(str(path),), backend="gloo", device="cpu", timeout=300)
+    world = World.chosen(RANKS, "gloo", "cpu", 300.0)
+    ranks = launch_in(world, _record, (str(path),), diagnose=False)
     found = []
     for step in ranks[0]:
         by_lines: dict[tuple[str, ...], list[str]] = {}

@@ -68,4 +68,4 @@ def test_an_operator_whose_bytes_are_not_known_fails():
             return args
 
     with pytest.raises(ValueError, match="the bytes of the operator c10d::shout_ are not known"):
-        Watch().__torch_dispatch__(Unknown(), ())
+        Watch(RECORDS).__torch_dispatch__(Unknown(), ())
