@@ -66,7 +66,7 @@ def accumulate(model, images, labels):
 # %% [markdown]
 # We begin without padding, so each image is a token. The list `counts` gets a 0 for each
 # micro-batch, and a communication hook adds 1 when its gradients are reduced, as in
-# [buckets](../../notebooks/training/buckets.ipynb). All gradients fit into one bucket.
+# [buckets](../../notebooks/training/buckets.ipynb).
 
 # %% [markdown]
 # **Predict first.** In each of 28 steps, a rank computes 4 micro-batches, and only the `backward()`
@@ -100,9 +100,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# No: `.grad` holds the sum of all four, and this sum is reduced, 28 times in all. Without `no_sync`
-# every `backward()` reduces. The parameters would be the same, so you would notice it only by the
-# clock.
+# No: `.grad` holds the sum of all four, and this sum is reduced, 28 times in all.
 #
 # </details>
 
@@ -198,31 +196,16 @@ if __name__ == "__main__":
 STEPS = [accumulation, tokens_as_weights, clipping]
 
 # %% [markdown]
-# ## The proof
-#
-# One process trains with whole batches. `check` also compares the number of reductions, because a
-# program without `no_sync` is right, too, but slower.
-
-# %% [markdown]
 # ## Make it wrong
 #
 # Make one change, run the steps, read what the proof says, and undo it.
 #
 # 1. **no_sync around backward alone.** In `accumulate`, change `with model.no_sync():` to `if
 #    True:` and `loss.backward()` to `with model.no_sync(): loss.backward()`. It says `should be [0,
-#    0, 0, 1`. The parameters are right, but nothing is saved: DDP decides in the forward pass.
-# 2. **Images for tokens.** In `accumulate`, change `(y != -100).sum()` to `torch.tensor(len(y))`.
-#    It says `rank 0/4: 0.bias.momentum_buffer: relative error 0.7`.
-# 3. **The tokens of this rank.** In `accumulate`, change `dist.all_reduce(tokens)` to `tokens *=
-#    n`. It says `rank 0/4: 0.bias.momentum_buffer: relative error 0.1`. This is a mean of the
-#    ranks' means.
-# 4. **A mean of means.** In `add_gradient`, change `reduction="sum") * dist.get_world_size() /
+#    0, 0, 1`. The parameters are right, but nothing is saved: DDP decides in forward.
+# 2. **A mean of means.** In `add_gradient`, change `reduction="sum") * dist.get_world_size() /
 #    tokens` to `reduction="mean") / 4`. It says `rank 0/4: 0.bias.momentum_buffer: relative error
 #    0.4`. This is the common loop. It is right if all micro-batches are equally large.
-# 5. **Everything under no_sync.** In `accumulate`, change `return loss + add_gradient(model,
-#    tokens, *last)` to `with model.no_sync(): return loss + add_gradient(model, tokens, *last)`. It
-#    says `rank 1/4: 2.bias.momentum_buffer: relative error 2`. Each rank trains a network of its
-#    own.
 
 # %% [markdown]
 # ## Write it yourself
@@ -237,10 +220,7 @@ STEPS = [accumulation, tokens_as_weights, clipping]
 # %% [markdown]
 # ## Pitfalls
 #
-# - Without `no_sync`, all ranks must compute equally many micro-batches. With it, only the last one
-#   of each rank takes part in a reduction.
-# - Count the tokens before the first `backward()`, for the whole step and on all ranks.
-# - Under `no_sync`, each rank has gradients of its own in `.grad`, so neither step nor clip there.
+# - Under `no_sync`, each rank has gradients of its own in `.grad`, so neither step nor clip.
 
 # %% [markdown]
 # ## Read on
@@ -248,6 +228,6 @@ STEPS = [accumulation, tokens_as_weights, clipping]
 # - In the program to take home, [`train_step`](../../examples/train_ddp.py) has it:
 #   `model.no_sync() if left else nullcontext()`.
 #
-# The training is right now, but the loss that a rank prints is still that of its own shard. Next
+# The loss that a rank prints is still that of its own shard. Next
 # lesson: [validation](../../notebooks/training/validation.ipynb), which measures the model on all
 # data.

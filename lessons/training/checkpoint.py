@@ -41,10 +41,9 @@ from torch import nn
 # | the position in the data | the number of steps; the seed gives the order of the images |
 # | the random numbers, for dropout | `torch.get_rng_state()`, `torch.cuda.get_rng_state_all()` |
 #
-# Apart from the buffers of a [batch norm](../../notebooks/training/buffers.ipynb), all but the last
-# are equal on all ranks, so one rank can write the file for all of them, together with the random
-# states that it collects from every rank. Dropout draws from the generator of the device that it
-# runs on, so on GPUs the state of the CPU's generator alone is not enough.
+# All but the last are equal on all ranks (but see
+# [buffers](../../notebooks/training/buffers.ipynb)), so one rank writes the file, with the random
+# states that it collects from every rank. On GPUs, dropout draws from the generator of the GPU.
 #
 # Half a file must not replace an older one. That is why rank 0 writes a draft, waits until the disk
 # has it (`fsync`), reads it again, and only then gives the draft the name of a checkpoint.
@@ -52,11 +51,9 @@ from torch import nn
 # %% [markdown]
 # ## The code
 #
-# `shuffled` draws the order of the images, as in
-# [one_process](../../notebooks/training/one_process.ipynb), and `on_my_shard` averages the
-# gradients, as in [one_mean](../../notebooks/route/one_mean.ipynb). New here is that
 # `train` loads the newest checkpoint of a folder, skips the batches that are done, and saves after
-# every fifth step.
+# every fifth step. `on_my_shard` averages the gradients, as in
+# [one_mean](../../notebooks/route/one_mean.ipynb).
 
 
 # %%
@@ -141,9 +138,9 @@ def load(folder, model, *others):
 # %% [markdown]
 # ### Stop and continue
 #
-# The first training gets only 12 of the 28 batches. The second one starts as a new process would,
-# with other parameters, and continues from what the first has left in the folder. A third one is
-# never disturbed, and the second must end with its bits.
+# The first training gets only 12 of the 28 batches. The second one starts with other parameters,
+# and continues from what the first has left in the folder. It must end with the bits of a third one
+# that is never disturbed.
 
 # %% [markdown]
 # **Predict first.** Every fifth step is saved, and the first training stops after step 12. How many
@@ -175,17 +172,16 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 18. The newest checkpoint is not that of the last step, but that of the tenth, after which 28 - 10
-# = 18 steps are left. The first training had already made two of these, so the second makes them
-# once more, and nothing else is lost.
+# 18. The newest checkpoint is that of the tenth step, after which 28 - 10 = 18 steps are left. Two
+#     of these are made once more, and nothing else is lost.
 #
 # </details>
 
 # %% [markdown]
 # ### A damaged file
 #
-# A crash is not the only thing that spoils a file: a disk can return a wrong bit, too. Here rank 0
-# changes one bit in the middle of the newest checkpoint, that of step 10.
+# A disk can return a wrong bit. Here rank 0 changes one bit in the middle of the newest checkpoint,
+# that of step 10.
 
 # %% [markdown]
 # **Predict first.** The training has saved the steps 5 and 10. How many of the 28 steps does the
@@ -217,9 +213,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 23, because `is_whole` notices the bit, so the training passes over the newest file, continues
-# after step 5, and still ends with the same bits. `torch.load` alone raises no error, and you would
-# train on with a wrong number without noticing.
+# 23, because `is_whole` notices the bit, so the training passes over the newest file and continues
+# after step 5. `torch.load` alone raises no error.
 #
 # </details>
 
@@ -229,25 +224,16 @@ STEPS = [checkpoint, damaged_file]
 # %% [markdown]
 # ## The proof
 #
-# `limit=0.0` demands the same bits in every parameter and in the momentum. No test cuts the power,
-# so nothing proves that `fsync` is needed. The draft is not proved either, because `load` would
-# pass over half a file anyway.
+# `limit=0.0` demands the same bits. Nothing proves that `fsync` is needed, since no test cuts the
+# power, nor that the draft is: `load` would pass over half a file anyway.
 
 # %% [markdown]
 # ## Make it wrong
 #
 # Make one change, run the steps, read what the proof says, and undo it.
 #
-# 1. **The schedule is forgotten.** In `train`, change `others = optimizer, schedule` to `others =
-#    (optimizer,)`. It says `relative error`, because the schedule begins at step 0 again. The
-#    learning rates are wrong from then on, but no call raises an error.
-# 2. **The optimizer is forgotten.** In `train`, change `others = optimizer, schedule` to `others =
-#    (schedule,)`. It says `relative error`, because the momentum begins at zero again.
-# 3. **All ranks take the random numbers of rank 0.** In `load`, change `[dist.get_rank()]` to
+# 1. **All ranks take the random numbers of rank 0.** In `load`, change `[dist.get_rank()]` to
 #    `[0]`. It says `[dropout 0.5]`, because the other ranks now drop other units than before.
-# 4. **Only rank 0 loads.** In `load`, change `one.load_state_dict(kept)` to `dist.get_rank() or
-#    one.load_state_dict(kept)`. It says `rank 1/4: 3.bias`, because the other ranks go on with the
-#    parameters that they were made with.
 
 # %% [markdown]
 # ## Write it yourself
@@ -263,8 +249,7 @@ STEPS = [checkpoint, damaged_file]
 #
 # - Load before you wrap the model in DDP, which then broadcasts what was loaded. Save
 #   `model.module.state_dict()`, whose names also fit the bare model.
-# - DDP does not continue bit for bit, because it chooses its buckets anew, and then adds in another
-#   order.
+# - With DDP on more than two ranks the last bits differ, because it orders its buckets anew.
 # - Keep two checkpoints, because the newest may be damaged.
 # - If each rank holds a part of the model, use `torch.distributed.checkpoint`.
 
@@ -273,10 +258,9 @@ STEPS = [checkpoint, damaged_file]
 #
 # - The draft is renamed when it is complete: in the program to take home,
 #   [`save`](../../examples/train_ddp.py) has it: `draft.replace(file)`.
-# - Here one rank reads the file for all. In the program to take home each rank reads it, and all
-#   refuse to continue if they found different steps, as on disks that are not shared:
+# - There each rank reads the file, and all refuse to continue if they found different steps:
 #   [`load`](../../examples/train_ddp.py) has it: `dist.all_gather_object(rows,`.
 #
-# Now the training can continue, but you have to start it again yourself. Next lesson:
+# Now the training can continue, but you must start it again yourself. Next lesson:
 # [failover](../../notebooks/training/failover.ipynb), where ranks are killed and torchrun starts
 # them again.

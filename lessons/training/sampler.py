@@ -6,8 +6,7 @@ DistributedSampler tells each rank which samples to load. Together, the ranks lo
 in an epoch, in another order in each epoch.
 
 You know the sampler from [who_takes_what](../../notebooks/route/who_takes_what.ipynb). This second
-reading counts its images one by one, and lets a rank run out of data before the others without a
-hang.
+reading counts its images, and lets a rank run out of data before the others.
 
     python lessons/training/sampler.py
     torchrun --nproc-per-node 4 lessons/training/sampler.py
@@ -69,9 +68,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Here they do not: all ranks shuffle with the same seed, and each takes other positions, as when
-# cards are dealt. Each rank loads 1792 / 4 = 448 images, because the loader's `drop_last=True`
-# drops the rest.
+# Here they do not: all ranks shuffle with the same seed, and each takes other positions. Each rank
+# loads 1792 / 4 = 448 images, because the loader's `drop_last=True` drops the rest.
 #
 # </details>
 
@@ -105,7 +103,6 @@ if __name__ == "__main__":
 #
 # It gives 3 images to two ranks: 450 for each rank, and 1,797 + 3 = 1,800 in all.
 # [validation](../../notebooks/training/validation.ipynb) shows what that does to an accuracy.
-# `DistributedSampler(..., drop_last=True)` leaves images out instead.
 #
 # </details>
 
@@ -155,40 +152,21 @@ if __name__ == "__main__":
 STEPS = [sampler, padding, uneven_inputs]
 
 # %% [markdown]
-# ## The proof
-#
-# One process trains with the batches of all ranks put together, and `padding` counts the numbers of
-# all ranks.
-
-# %% [markdown]
 # ## Make it wrong
 #
 # Make one change, run the steps, read what the proof says, and undo it.
 #
 # 1. **No sampler.** In `sampler`, change `sampler=shards` to `shuffle=True`. It says `should be at
 #    most 1e-09 [three epochs]`. Each rank draws from all 1,797 images.
-# 2. **Divided by all ranks.** In `uneven_inputs`, change `divide_by_initial_world_size=False` to
-#    `divide_by_initial_world_size=True`. It says `rank 0/4: 2.bias: relative error 0.06`. The last
-#    steps are smaller by a quarter.
-# 3. **Momentum with Join.** In `uneven_inputs`, change `batches[rank], device, momentum=0)` to
+# 2. **Momentum with Join.** In `uneven_inputs`, change `batches[rank], device, momentum=0)` to
 #    `batches[rank], device)` and `whole, device, momentum=0)` to `whole, device)`. It says `rank
-#    3/4: 0.bias.momentum_buffer: relative error 0.9`. The rank that joined early could not go on
-#    from here.
+#    3/4: 0.bias.momentum_buffer: relative error 0.9`.
 
 # %% [markdown]
 # ## Pitfalls
 #
 # - `Join` knows the collectives of DDP only. If the loop itself calls `all_reduce`, the ranks that
 #   have finished do not take part.
-
-# %% [markdown]
-# ## Write it yourself
-#
-# In your folder of [exercises](../../README.md#exercises):
-#
-# ```sh
-# collectives practice shards_with_a_remainder
-# ```
 
 # %% [markdown]
 # ## Read on

@@ -122,8 +122,7 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # Here a little too high: 238 images count as correct, and 237 are. In the picture you see why:
-# ranks 0 and 3 both take image 0. If its prediction were wrong, the accuracy would be too low. The
-# fewer images you have, the larger the difference.
+# ranks 0 and 3 both take image 0. If its prediction were wrong, the accuracy would be too low.
 #
 # </details>
 
@@ -133,8 +132,7 @@ STEPS = [validation, padded_validation]
 # %% [markdown]
 # ## The proof
 #
-# `check` compares sums and predictions with those of one process on all 299 images. The tests do so
-# with 1 to 5 ranks, and with more ranks than images.
+# `check` compares sums and predictions with those of one process on all 299 images.
 
 # %% [markdown]
 # ## Make it wrong

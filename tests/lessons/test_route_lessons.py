@@ -49,3 +49,10 @@ def test_each_lesson_has_a_question_and_its_exercise():
         source = Source(lesson.name)
         assert source.predictions, lesson.name
         assert "## Write it yourself" in source.prose, lesson.name
+
+
+@pytest.mark.parametrize("name", ["sampler", "accumulation", "validation"])
+def test_a_second_reading_of_what_the_route_teaches_has_at_most_600_words(name):
+    (lesson,) = (one for one in chapters.find("training").lessons if one.path.stem == name)
+    prose, _ = contents.parts(lesson)
+    assert len(prose.split()) <= 600
