@@ -53,11 +53,11 @@ def on_two_machines(tmp_path, what):
     for node in range(2):
         job = f"--nnodes 2 --nproc-per-node 2 --node-rank {node} {port}".split()
         torchrun = [*TORCHRUN[:3], *job, str(tmp_path / "train.py"), what]
-        options = f"--hang-after 3 --timeout 100 --json {tmp_path}/{node}.json".split()
+        options = f"--hang-after 3 --timeout 300 --json {tmp_path}/{node}.json".split()
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         command = [*DIAGNOSE, *options, "--", *torchrun]
         started.append(subprocess.Popen(command, env=ENVIRON, **pipes))
-    printed = [process.communicate(timeout=200) for process in started]
+    printed = [process.communicate(timeout=400) for process in started]
     return [
         (json.loads((tmp_path / f"{node}.json").read_text()), *printed[node]) for node in range(2)
     ]
