@@ -312,7 +312,10 @@ class Recorder:
         key, kept = id(work), given if noted.sink.tensors else {}
         self.works[key] = PendingWork(work, noted, kept, given, lambda _: self._collected(key))
         if type(work) not in self.work_types:
-            self._wrap_work(type(work))
+            # A backend in Python may define `wait` once for several classes.
+            for work_type in type(work).__mro__:
+                if issubclass(work_type, c10d.Work) and work_type not in self.work_types:
+                    self._wrap_work(work_type)
 
 
 def _source(call_args: CallArgs, work) -> int | None:
