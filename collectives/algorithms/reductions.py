@@ -87,7 +87,7 @@ def _known(dtype: torch.dtype) -> dict[str, Combine]:
 
 
 def _factor(op: dist.ReduceOp, dtype: torch.dtype) -> float | int:
-    factor = float(op.factor)
+    _, factor = op.__getstate__()  # until torch 2.12 nothing else tells it
     if dtype.is_floating_point or dtype.is_complex:
         return factor
     if not factor.is_integer():

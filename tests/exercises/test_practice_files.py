@@ -22,6 +22,7 @@ from collectives.course.practice.exercise import ExerciseCase
 from collectives.course.practice.process_group import Sent
 from collectives.course.practice.result import outcome
 from collectives.course.rich_console import console
+from collectives.recording.ending import Ending
 
 
 @pytest.fixture(autouse=True)
@@ -255,7 +256,7 @@ def test_ranks_that_stand_still_outside_the_file_are_tried_again(told, monkeypat
     def run_world(*args):
         ended = real(*args)
         if not worlds:
-            ended.error = world.Stuck("slow", [])
+            ended.error = world.Stuck(Ending.SLOW, [])
             for place in ended.board.places:
                 place.line = 0
         worlds.append(ended)

@@ -2,6 +2,7 @@
 
 import os
 
+import pytest
 import torch
 import torch.distributed as dist
 from older_torch import C10D, make_older
@@ -9,6 +10,7 @@ from our_backends import in_ranks
 from processes import finished
 from repository import SUPPORT
 
+from collectives.backends import claims
 from collectives.recording.record import recording
 from collectives.semantics import torch_names
 
@@ -31,6 +33,9 @@ print(launched[0], *(call.name for call in launched.calls if call.rank == 0))
 MAKES_OLDER = "import sys, older_torch; sys.meta_path.insert(0, older_torch.Finder('2.11'))"
 
 
+@pytest.mark.skipif(
+    not claims.holds(">=2.13", torch.__version__), reason="this torch lacks them itself"
+)
 def test_processes_of_an_older_torch_and_ranks_of_its_fork_server_have_them(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(MAKES_OLDER)
     (tmp_path / "program.py").write_text(PROGRAM)
