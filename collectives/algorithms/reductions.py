@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -87,7 +87,8 @@ def _known(dtype: torch.dtype) -> dict[str, Combine]:
 
 
 def _factor(op: dist.ReduceOp, dtype: torch.dtype) -> float | int:
-    _, factor = op.__getstate__()  # until torch 2.12 nothing else tells it
+    state: Any = op.__getstate__()  # until torch 2.12 nothing else tells the factor
+    factor = float(state[1])
     if dtype.is_floating_point or dtype.is_complex:
         return factor
     if not factor.is_integer():
