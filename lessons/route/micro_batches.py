@@ -48,9 +48,9 @@ from started import started
 # +            (loss * len(y) / len(labels)).backward()
 # ```
 #
-# Both forward and backward stand inside the `with`, because DDP decides in forward what it will do
-# in backward. The weight is a part's share of the images: 15 of 60 usually, but the last batch of
-# an epoch has only 30 images on each rank, and chunks of 8, 8, 8 and 6.
+# `nullcontext()` does nothing. Both forward and backward stand inside the `with`, because DDP
+# decides in forward what it will do in backward. The weight is a part's share of the images: 15 of
+# 60 usually, but the last batch of an epoch has only 30 on each rank, in parts of 8, 8, 8 and 6.
 
 # %% [markdown]
 # ## What happens
@@ -135,15 +135,15 @@ if __name__ == "__main__":
 #
 # There are 36 steps: 50 = 4 * 12 + 2, and 3 * 12 = 36. The last two micro-batches aren't lost, and
 # that is the trouble: their gradients wait in `.grad` until the first step of the next epoch. That
-# step is the sum of 4 + 2 = 6 micro-batches, divided by 4, so it is half as large again as it should
+# step is the sum of 4 + 2 = 6 micro-batches, divided by 4, so it is 1.5 times as large as it should
 # be. No error comes.
 #
 # </details>
 
 # %% [markdown]
 # Our program has no left-over, since it cuts up a batch instead of counting micro-batches. If you
-# keep the other loop, take a step after the last micro-batch of an epoch, too, and divide by the
-# number of those that are in it.
+# keep the other loop, take a step after the last micro-batch of an epoch, too, outside `no_sync`.
+# And divide by its images, since the last micro-batch may be smaller.
 
 # %% [markdown]
 # ## Write it yourself

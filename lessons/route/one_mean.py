@@ -42,10 +42,10 @@ from started import started
 # ```
 #
 # Why is the loss multiplied? Of the 125 images of a batch, 63 are on rank 0 and 62 on rank 1. If
-# each gradient counted for one half, an image on rank 1 would weigh a little more than one on rank
-# 0. So each rank multiplies its mean by its share of the batch, 63 / 125 or 62 / 125, and by n,
-#    because the sum is divided by n at the end. With equal shares the weight is 1, and most scripts
-#    leave it out.
+# each gradient counted for one half, an image of the smaller share would weigh a little more than
+# one of the larger. So each rank multiplies its mean by its share of the batch, 63 / 125 or
+# 62 / 125, and by n, because the sum is divided by n at the end. With equal shares the weight is 1,
+# and most scripts leave it out.
 
 # %% [markdown]
 # ## What happens

@@ -4,8 +4,7 @@
 
 The finished program, from top to bottom: put your own model and your own data into it.
 
-You have seen every line of it come, and you know what goes wrong without it. At the end of this
-lesson you have a DDP training of your own.
+You have seen every line of it come. At the end of this lesson you have a DDP training of your own.
 
     python lessons/route/take_it_home.py
     torchrun --nproc-per-node 2 examples/route/9_train_ddp.py
@@ -139,7 +138,7 @@ from started import started
 # %% [markdown]
 # ## What happens
 #
-# Here it runs on two ranks and as one process, with all that has come since the first lesson. Only
+# Here it runs on two ranks and as one process. Only
 # the dropout is 0, because each rank draws its own.
 
 # %% [markdown]
@@ -178,7 +177,9 @@ if __name__ == "__main__":
 #
 # Copy the file, and change this:
 #
-# 1. `Network` and the optimizer: yours. Leave out `.double()`, which is for comparing.
+# 1. `Network` and the optimizer: yours. Leave out `.double()`, which is for comparing, and turn
+#    float64 data into float32. With batch norm, each rank normalizes with its own images: see
+#    [buffers](../../notebooks/training/buffers.ipynb).
 # 2. `digits`: your datasets, any `Dataset` that a `DataLoader` takes. Every rank must find the same
 #    data in the same order, so download and shuffle them beforehand.
 # 3. The loss, and in `validate` what you count: sums only, divided after the `all_reduce`.
@@ -215,5 +216,4 @@ STEPS = [take_it_home]
 #   and two calls put it together and take it apart: [all_gather](../../notebooks/all_gather.ipynb)
 #   and [reduce_scatter](../../notebooks/reduce_scatter.ipynb). Then
 #   [fully_sharded](../../notebooks/model_parallel/fully_sharded.ipynb) trains with them.
-# - **The other calls.** Start with [all_reduce](../../notebooks/all_reduce.ipynb). The lessons on
-#   calls are short, and each stands alone.
+# - **The other calls.** Start with [all_reduce](../../notebooks/all_reduce.ipynb).

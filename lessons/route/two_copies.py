@@ -33,7 +33,7 @@ from started import started
 # ## The program
 #
 # [1_two_copies.py](../../examples/route/1_two_copies.py) trains a small network on 1,500 images of
-# digits. This is its function `main`:
+# digits, 125 in a batch. This is its function `main`; the last lesson has the rest:
 #
 # ```python
 # def main():
@@ -58,12 +58,11 @@ from started import started
 #
 # Only four lines are new to a script for one process: the group, the rank and n, the seed, and the
 # share of the batch. The seed stands for having none, because then every process starts with other
-# random numbers; here they are at least the same ones every day.
+# random numbers.
 #
 # Each rank prints the sum of its weights, because two models with different sums are different
 # models. The numbers are float64, so that rounding hides nothing. And the network has a *buffer*, a
-# tensor that belongs to the model but isn't trained, like the running mean of a batch norm. It will
-# matter in the third lesson.
+# tensor that belongs to the model but isn't trained, like the running mean of a batch norm.
 
 # %% [markdown]
 # ## What happens
@@ -71,6 +70,9 @@ from started import started
 # The step below starts the program on two ranks, and collects what each rank prints: the loss of
 # its last batch and the sum of its weights, after each of 3 epochs. Then it starts the program in a
 # world of one rank. That is the training of one process, with all images.
+#
+# In all nine lessons `started` runs a program so; a pair of texts is a line, and what stands in its
+# place. `@needs(ranks=2, fresh=True)` asks for two processes without a group.
 
 # %% [markdown]
 # **Predict first.** Both copies have trained for 3 epochs, on half of the images each. How many

@@ -23,8 +23,7 @@ from started import started
 # A `DataLoader` asks a sampler for the numbers of the images, and loads those. So if each rank has
 # a sampler that gives it other numbers, each rank loads only its own images. `DistributedSampler`
 # does what you have done by hand: it shuffles all numbers with a seed that is equal on all ranks,
-# and rank r takes the numbers at the positions r, r + n, r + 2 n and so on. The ranks need not talk
-# about it, because all of them shuffle alike.
+# and rank r takes the numbers at the positions r, r + n, r + 2 n and so on.
 
 # %% [markdown]
 # ## The difference
@@ -55,7 +54,8 @@ from started import started
 #
 # - The batch size of a loader is that of one rank, so `BATCH` is divided by n. It is 120 now,
 #   because all shares must be equally large; in return, the weight of the loss is gone.
-# - The number that you pass to `set_epoch` is the seed of the shuffle.
+# - The number that you pass to `set_epoch` is the seed of the shuffle. Before the first call it is
+#   0.
 # - `num_workers=1` gives each rank a process of its own that loads the next batch meanwhile: 8
 #   ranks with 4 workers each are 40 processes.
 
@@ -91,8 +91,7 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # After the first epoch the sums are -0.0885 both times, and from the second epoch on they differ:
-# without `set_epoch` every epoch has the order of the first, so the model sees the same batches
-# again and again. No message ever says so.
+# without `set_epoch` every epoch has the order of the first, and no message says so.
 #
 # </details>
 
@@ -100,11 +99,12 @@ if __name__ == "__main__":
 # ### When the images can't be shared equally
 #
 # 1,500 images are 750 for each of two ranks. But 1,499 images can't be shared equally, and yet
-# every rank must take equally many steps, because in each step all ranks call `all_reduce`.
+# every rank must take equally many steps, because in each step all ranks call `all_reduce`. With
+# `drop_last=True` a sampler leaves an image out; without, as here, it gives one to both ranks.
 
 # %% [markdown]
-# **Predict first.** Does the sampler leave one of 1,499 images out, or does it give one to both
-# ranks? And do two ranks then still train the model of one process?
+# **Predict first.** How many images has each rank? And do two ranks still train the model of one
+# process?
 
 
 # %%
@@ -134,9 +134,9 @@ if __name__ == "__main__":
 # </details>
 
 # %% [markdown]
-# In a training that is harmless, because in the next epoch it is another image. In a validation it
-# isn't, as a later lesson shows. [sampler](../../notebooks/training/sampler.ipynb) has more, also
-# on ranks that run out of data.
+# In most trainings that does no harm, because in the next epoch it is another image. In a
+# validation it does, as a later lesson shows. [sampler](../../notebooks/training/sampler.ipynb) has
+# more, also on ranks that run out of data.
 
 # %% [markdown]
 # ## Write it yourself

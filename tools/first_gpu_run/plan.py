@@ -116,12 +116,11 @@ def _what_is_here(machine: Machine) -> list[GpuStep]:
 def _calls(folder: Path, n: int) -> list[GpuStep]:
     of_gloo = "Does gloo carry what lies on a GPU?"
     gloo = {ranks: run(*CALLS, ranks=ranks, column=WITH_GLOO) for ranks in (2, 4)}
-    first = (*TORCHRUN, "--nproc-per-node", str(n), "examples/first_training.py")
     nccl, file = matrix(folder / f"quick_{n}.json", n), folder / "quick_gloo.json"
     return [
         GpuStep(2, f"calls_{n}", "Is every call right?", run(*CALLS, ranks=n), 120),
         GpuStep(2, "gloo_2", of_gloo, gloo[2], 120, is_open=True),
-        GpuStep(2, f"route_{n}", "Does README's first program run?", first, 60),
+        GpuStep(2, f"route_{n}", "Do the route's programs run?", tried("route", n), 60),
         GpuStep(2, f"quick_{n}", "Which forms work?", nccl, 180),
         GpuStep(2, "quick_gloo", "And with gloo?", matrix(file, 2, WITH_GLOO), 180, is_open=True),
         GpuStep(2, "gloo_4", "With 4 ranks?", gloo[4], 120, is_open=True),

@@ -14,6 +14,7 @@ from tools.first_gpu_run.plan import TORCHRUN
 EXAMPLES = ROOT / "examples"
 # For as long as one sees that the loss falls.
 PROGRAMS = {"train_ddp.py": ("--epochs", "2"), "train_sharded.py": ("--steps", "30")}
+ROUTE = ("first_training.py", "route/9_train_ddp.py")
 LIMIT = 20.0  # seconds for what hangs on purpose
 
 
@@ -65,6 +66,12 @@ def _program(folder: str, *words: str) -> bool:
     status = subprocess.run([*TORCHRUN, *words], cwd=folder).returncode
     print(f"{Path(words[2]).name}: status {status}, {time.monotonic() - begin:.1f} s", flush=True)
     return status == 0
+
+
+def route(ranks: int) -> bool:
+    """README's first program, and the one that grows in the nine lessons."""
+    ended = [_train(ranks, EXAMPLES / name) for name in ROUTE]
+    return all(ended)
 
 
 def examples(ranks: int) -> bool:
@@ -175,5 +182,5 @@ def wait(ranks: int) -> bool:
 
 
 TRIES: dict[str, Callable[[int], bool]] = {
-    one.__name__: one for one in (refusal, examples, half, memory, wait)
+    one.__name__: one for one in (refusal, route, examples, half, memory, wait)
 }
