@@ -447,7 +447,7 @@ def test_practice_answers_in_a_notebook_cell(tmp_path, monkeypatch):
     assert "line 11: 1 / 0" in told[2]
     assert "solved" in told[3]
     assert progress.find(tmp_path / "mine").solved == ["broadcast_from_sends"]
-    assert "`weighted_mean` is not written yet." in told[4]
+    assert "`my_shard` is not written yet." in told[4]  # the first of the route
 
 
 def test_practice_answers_in_a_python_session(capsys):

@@ -168,6 +168,8 @@ class Job:
                 called = {rank.log.pid() for rank in self.ranks() if rank.head()["count"]}
                 called |= {rank.log.pid() for rank in world.ranks.values()}
                 world.expect(self.table.processes(), called, self._not_joined())
+                # A rank that came here, to another place, is on no other machine.
+                world.far -= {number for one in self._current().values() for number in one.ranks}
 
     def has_new_records(self) -> bool:
         """Whether torch's own record of any rank has grown since the last time."""
