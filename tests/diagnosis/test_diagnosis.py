@@ -10,11 +10,13 @@ import pytest
 from hand_made import program, record
 
 from collectives.diagnosis.rules.compare import compare
+from collectives.diagnosis.rules.faults import lost
 from collectives.diagnosis.rules.flight_record import match_records
 from collectives.diagnosis.rules.judge import judge
 from collectives.diagnosis.rules.matching import WINDOW, Matching, waits_for
 from collectives.diagnosis.rules.missing import JoiningWorld, never_met
 from collectives.diagnosis.rules.rank_state import State
+from collectives.diagnosis.rules.snapshot import Snapshot
 from collectives.diagnosis.rules.suspects import find_cycle
 from collectives.diagnosis.rules.unmatched import from_json, merge, unmatched
 from collectives.diagnosis.run import as_json
@@ -874,6 +876,13 @@ def test_gloo_ended_a_rank_whose_call_is_not_known_for_a_message_that_another_se
     assert "different calls: gloo ended rank 0" in verdict.says
     together = made("all_reduce...", "all_reduce!")
     assert diagnose(together, {0: died, 1: LOST}, stalled=False).kind.verdict == "died"
+
+
+def test_a_rank_that_lost_others_is_not_blamed_while_one_still_runs_and_may_say_why():
+    calls = made("all_reduce!", "", "")
+    states = {0: LOST, 1: ENDED, 2: State()}
+    assert lost(Snapshot(Matching(calls), Matching(), states, stalled=False)) is None
+    assert lost(Snapshot(Matching(calls), Matching(), states, stalled=True)) is not None
 
 
 # What is said beside the verdict: the calls, the states, and the note.

@@ -200,7 +200,7 @@ def lost(snapshot: Snapshot) -> Verdict | None:
     """
     states = snapshot.states
     raised = {rank: state.at for rank, state in states.items() if state.status is Ending.RAISED}
-    someone_runs = not any(state.status.is_over for state in states.values())
+    someone_runs = not all(state.status.is_over for state in states.values())
     if not raised or (someone_runs and not snapshot.stalled):
         return None
     rank = min(raised, key=raised.__getitem__)
