@@ -135,7 +135,7 @@ if __name__ == "__main__":
 #
 # There are 36 steps: 50 = 4 * 12 + 2, and 3 * 12 = 36. The last two micro-batches aren't lost, and
 # that is the trouble: their gradients wait in `.grad` until the first step of the next epoch. That
-# step is the sum of 4 + 2 = 6 micro-batches, divided by 4, so it is 1.5 times as large as it should
+# step is the sum of 4 + 2 = 6 micro-batches, divided by 4: 6 / 4 = 1.5 times as large as it should
 # be. No error comes.
 #
 # </details>

@@ -43,11 +43,11 @@ child.wait()
 def run_all(monkeypatch, tmp_path):
     """`run_all(plan)`: these steps, in tmp_path/found, with tmp_path/found.zip."""
 
-    def run(plan, minutes=30.0, folder="found"):
+    def run(plan, minutes=30.0, folder="found", machine=ONE):
         monkeypatch.setattr(first_gpu_run, "steps", lambda folder, machine: plan)
         monkeypatch.setattr(first_gpu_run, "BEGUN", time.monotonic())
         packed = tmp_path / "found.zip"
-        return first_gpu_run.run_all(tmp_path / folder, packed, minutes, ONE)
+        return first_gpu_run.run_all(tmp_path / folder, packed, minutes, machine)
 
     return run
 
@@ -248,9 +248,8 @@ def test_only_the_last_group_loads_another_nccl(run_all, monkeypatch, tmp_path):
         ),
     )
     plan = [GpuStep(group, f"in_{group}", "?", python(""), 60) for group in (1, 5)]
-    monkeypatch.setattr(first_gpu_run, "steps", lambda folder, machine: plan)
     machine = Machine(1, True, tmp_path / "libnccl.so.2")
-    first_gpu_run.run_all(tmp_path / "found", tmp_path / "found.zip", 30, machine)
+    run_all(plan, machine=machine)
     assert loaded == {"in_1": None, "in_5": machine.library}
 
 
