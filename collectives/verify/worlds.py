@@ -1,6 +1,7 @@
 """Ask questions in worlds of ranks: many in one world, and again alone what goes wrong there."""
 
 import json
+import math
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -35,6 +36,7 @@ class _Notes:
 
     states: dict[int, list[tuple[float, str, str, str]]] = field(default_factory=dict)
     last: list[int] = field(default_factory=list)  # by rank: the question that it came to
+    since: list[float] = field(default_factory=list)  # by rank: when it came to that one
     stacks: list[str] = field(default_factory=list)
     left_at: str | None = None  # where a rank hung that left the world
     poisoned: bool = False
@@ -127,14 +129,16 @@ class Asker:
             return Answer(question, state, detail, place)
         if number not in notes.last:
             return None
-        for _, state, detail, place in found:
-            if state in ("crashes", "refuses"):
-                return Answer(question, state, detail, place)
         stuck = [
             rank
             for rank, (last, text) in enumerate(zip(notes.last, notes.stacks, strict=True))
             if text and last == number
         ]
+        # A rank that hangs ends after the limit; what others say then is that they have lost it.
+        ended = min((notes.since[rank] + question.limit for rank in stuck), default=math.inf)
+        for at, state, detail, place in found:
+            if state in ("crashes", "refuses") and at < ended:
+                return Answer(question, state, detail, place)
         if stuck:
             stuck.sort(key=lambda rank: not place_in(notes.stacks[rank]))  # who is in their code
             where = place_in(notes.stacks[stuck[0]])
@@ -172,13 +176,14 @@ def _headline(error: Exception | None) -> str:
 def _read(folder: Path, ranks: int, error: Exception | None) -> _Notes:
     notes = _Notes(error=error)
     for rank in range(ranks):
-        last = -1
+        last, since = -1, 0.0
         for line in text_of(folder / f"{rank}.notes").splitlines():
             try:
                 number, state, detail, place, at = json.loads(line)
             except ValueError:  # it died while it wrote
                 continue
-            last = max(last, number)
+            if number > last:
+                last, since = number, at
             if number == in_rank.LEAVING:
                 continue
             if state == "poisoned":
@@ -186,6 +191,7 @@ def _read(folder: Path, ranks: int, error: Exception | None) -> _Notes:
             elif state != "begun":
                 notes.states.setdefault(number, []).append((at, state, detail, place))
         notes.last.append(last)
+        notes.since.append(since)
         stack = text_of(folder / f"{rank}.stack")
         notes.stacks.append(stack)
         if stack and last == in_rank.LEAVING:

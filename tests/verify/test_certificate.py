@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from collectives.backends import availability, claims
 from collectives.cli import app
-from collectives.verify import asking, certificate, program, stated
+from collectives.verify import asking, certificate, program, stated, worlds
 from collectives.verify.causes import causes_of
 from collectives.verify.plan import Plan
 from collectives.verify.question import NOT_ASKED, STATED, Answer, Question
@@ -69,6 +69,20 @@ def test_a_fault_is_told_once_and_by_its_name(backend):
     assert found.status == 1, [answer for answer in answers if answer.state != "works"]
     assert len(found.causes) == 1, [*map(str, found.causes)]
     assert text in str(found.causes[0])
+
+
+@pytest.mark.parametrize(("at", "state"), [(3.0, "refuses"), (21.0, "hangs")])
+def test_what_a_rank_says_after_another_hung_until_the_limit_is_no_answer(at, state, tmp_path):
+    """Rank 1 hangs in question 0, and ends after its 20 s; rank 0 raises before or after that."""
+    begun, said = [0, "begun", "", "", 1.0], [0, "refuses", "RuntimeError: closed by peer", "", at]
+    (tmp_path / "0.notes").write_text(f"{json.dumps(begun)}\n{json.dumps(said)}\n")
+    (tmp_path / "1.notes").write_text(f"{json.dumps(begun)}\n")
+    (tmp_path / "1.stack").write_text('Thread 1 (most recent call first):\n  File "a.py", line 3\n')
+    question = Question("calls", "recv", "one message", 2, print, (), 20.0)
+    notes = worlds._read(tmp_path, 2, None)
+    answer = worlds.Asker("gloo", "cpu")._answer(question, 0, notes)
+    assert answer is not None
+    assert answer.state == state
 
 
 @pytest.mark.slow
