@@ -9,6 +9,7 @@ import typer.core
 
 from collectives.backends import machine
 from collectives.cli import bus as cli_bus
+from collectives.cli import check_training as cli_check_training
 from collectives.cli import cluster as cli_cluster
 from collectives.cli import diagnose as cli_diagnose
 from collectives.cli import lab as cli_lab
@@ -112,6 +113,9 @@ app.command("run", no_args_is_help=True, epilog=cli_run.STATUSES)(cli_run.run)
 app.command("matrix", epilog=cli_matrix.STATUSES)(cli_matrix.matrix)
 app.command("verify", epilog=cli_verify.STATUSES, no_args_is_help=True)(cli_verify.verify)
 app.command("diagnose", epilog=cli_diagnose.STATUSES, no_args_is_help=True)(cli_diagnose.diagnose)
+app.command("check-training", epilog=cli_check_training.STATUSES, no_args_is_help=True)(
+    cli_check_training.check_training
+)
 app.command("lab", epilog=cli_lab.STATUSES, no_args_is_help=True)(cli_lab.lab)
 app.command("cluster", epilog=cli_cluster.STATUSES)(cli_cluster.cluster)
 app.add_typer(cli_practice.app, name="practice")

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -17,7 +18,7 @@ from collectives.diagnosis.rules import hints
 from collectives.diagnosis.rules.report import format_arguments
 from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.diagnosis.timing import POLL
-from collectives.diagnosis.watch.job import Job
+from collectives.diagnosis.watch.job import OK_AS_SEEN, Job
 from collectives.diagnosis.watch.job_monitor import JobMonitor
 from collectives.diagnosis.watch.process_tree import (
     adopt_orphans,
@@ -34,12 +35,15 @@ def run(
     hang_after: float = 30.0,
     timeout: float | None = None,
     report: Callable[[str], None] = lambda text: None,
+    output: IO | None = None,
+    is_seen: Callable[[], bool] = lambda: False,
 ) -> tuple[Verdict, int]:
     """Run the command to its end, or until its fault is known.
 
     It hangs when nothing has moved for `hang_after` seconds while a rank is inside a call. `report`
-    is called with what is slow. After `timeout` seconds the program is ended. Whatever happens,
-    no process of it is left behind. Returns the verdict, and the exit status (see `status`).
+    is called with what is slow. After `timeout` seconds the program is ended, or when its caller
+    has seen enough. `output`: where it prints. Whatever happens, no process of it is left behind.
+    Returns the verdict, and the exit status (see `status`).
     """
     try:
         folder = Path(tempfile.mkdtemp(prefix="collectives-diagnose-"))
@@ -51,14 +55,16 @@ def run(
     try:
         try:
             bound = end_with_parent if sys.platform == "linux" else None
-            process = subprocess.Popen(command, env=environment(folder), preexec_fn=bound)
+            process = subprocess.Popen(
+                command, env=environment(folder), preexec_fn=bound, stdout=output, stderr=output
+            )
         except OSError as error:
             raise ValueError(f"{command[0]} cannot be run: {error.strerror}.") from None
         job = Job(folder)
         job.table.command = process.pid
         monitor = JobMonitor(job, hang_after, report, command)
         try:
-            verdict = _watch(process, monitor, timeout)
+            verdict = _watch(process, monitor, timeout, is_seen)
             monitor.report_attempts()
         finally:
             end_all(process, folder, others)
@@ -129,9 +135,16 @@ def as_json(verdict: Verdict, command: list[str], returncode: int) -> dict:
     }
 
 
-def _watch(process: subprocess.Popen, monitor: JobMonitor, timeout: float | None) -> Verdict:
+def _watch(
+    process: subprocess.Popen,
+    monitor: JobMonitor,
+    timeout: float | None,
+    is_seen: Callable[[], bool],
+) -> Verdict:
     begin = time.monotonic()
     while process.poll() is None:
+        if is_seen():
+            return OK_AS_SEEN
         if (verdict := monitor.look()) is not None:
             monitor.publish(verdict)
             return verdict

@@ -22,7 +22,12 @@ def _load_recorder(folder: str) -> None:
         process_start.note(folder)
         from _collectives_recorder.recording import inject
 
-        inject.Recording(pathlib.Path(folder)).begin()
+        recording = inject.Recording(pathlib.Path(folder))
+        recording.begin()
+        if notes := os.environ.get("COLLECTIVES_CHECK_TRAINING"):
+            from _collectives_recorder.own_script import watch
+
+            watch.begin(pathlib.Path(notes), recording)
     except Exception as error:  # the program runs on without it, and the report says so
         with open(os.path.join(folder, f"{os.getpid()}.unwatched"), "w", encoding="utf-8") as file:
             file.write(f"{type(error).__name__}: {error}")

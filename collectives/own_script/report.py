@@ -1,0 +1,93 @@
+"""What was seen of a training script, as text and as plain values."""
+
+import tomllib
+from collections import Counter
+
+from collectives.course import chapters
+from collectives.own_script.rules import RULES, WRONG, Finding
+from collectives.own_script.seen import Seen, side_by_side
+from collectives.recording.ending import Ending
+from collectives.words import counted, printable
+
+
+def judge(seen: Seen) -> dict[str, Finding]:
+    return {rule.__name__: rule(seen) for rule in RULES}
+
+
+def cannot_run(seen: Seen) -> str:
+    """Why nothing can be said of the script; empty where something can."""
+    notes = [note for rank in seen.ranks for note in rank.notes]
+    for note in notes:
+        if note["kind"] == "spawn":
+            what = "by torch.multiprocessing: leave that to torchrun, and read RANK"
+            return f"it starts its ranks itself, in {note['at']}, {what}"
+        if note.get("outside"):
+            return f"{note['at']} saves to {note['file']}: name a file below the current folder"
+    if seen.verdict.kind is Ending.NOT_DISTRIBUTED:
+        return "it calls nothing of torch.distributed: begin with init_process_group"
+    is_known = seen.verdict.kind in (Ending.OK, Ending.SLOW)
+    return "" if is_known else f"it fails: {seen.verdict.says}"
+
+
+def samples(seen: Seen) -> list[dict]:
+    """By pass over the data: how many samples each rank had, none had, or more than one."""
+    rows = []
+    for which in ("training", "validation"):
+        for number, passes in enumerate(side_by_side(seen.ranks, which)):
+            counts = Counter(sample for one in passes for sample in one.samples())
+            if (length := passes[0].begin["length"]) and counts:
+                row: dict = {
+                    "pass": f"{which} {number}",
+                    "ranks": [len(one.samples()) for one in passes],
+                }
+                row |= {"missing": length - len(counts), "twice": counts.total() - len(counts)}
+                rows.append(row)
+    return rows
+
+
+def have_equal_weights(seen: Seen) -> bool | None:
+    """Whether all ranks have, as a pass begins, unless it is the first; None if that is all."""
+    lists = [[one.begin["weights"] for one in rank.passes[1:]] for rank in seen.ranks]
+    rows = list(zip(*lists, strict=False))
+    return all(one == row[0] for row in rows for one in row) if rows else None
+
+
+def as_json(seen: Seen, findings: dict[str, Finding], status: int) -> dict:
+    return {
+        "findings": {name: finding._asdict() for name, finding in findings.items()},
+        "samples": samples(seen),
+        "equal_weights": have_equal_weights(seen),
+        "difference_from_one_rank": seen.differs,
+        "not_looked_at": libraries(seen),
+        "verdict": seen.verdict.says,
+        "status": status,
+    }
+
+
+def libraries(seen: Seen) -> list[str]:
+    return sorted({note["name"] for rank in seen.ranks for note in rank.all("library")})
+
+
+def write(seen: Seen, findings: dict[str, Finding]) -> str:
+    file = chapters.folder().parent / "examples" / "blog" / "faults.toml"
+    cures = tomllib.loads(file.read_text(encoding="utf-8"))
+    wrong = [name for name, finding in findings.items() if finding.state == WRONG]
+    lines = []
+    for name in wrong:
+        says = printable(findings[name].says).replace("\n", "\n  ")
+        lines += [f"wrong: {name}, {findings[name].at}", f"  {says}"]
+        lines += [f"  write: {cures[name]['write']}"]
+    for name, finding in findings.items():
+        if name not in wrong:
+            lines += [f"{finding.state}: {name}{finding.says and ', because '}{finding.says}"]
+    rows = [["samples", *(f"rank {rank}" for rank in range(len(seen.ranks))), "missing", "twice"]]
+    for row in samples(seen):
+        rows += [[row["pass"], *map(str, row["ranks"]), str(row["missing"]), str(row["twice"])]]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines += ["", *("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)]
+    equal = {True: "equal on all ranks", False: "not equal on all ranks", None: "not compared"}
+    lines += ["", f"weights: {equal[have_equal_weights(seen)]}"]
+    lines += [f"steps, compared with those of one rank: {seen.differs}"]
+    if names := libraries(seen):
+        lines += [f"not looked at: what {', '.join(names)} does by itself"]
+    return "\n".join([*lines, "", counted(len(wrong), "fault") + " found"])

@@ -1,0 +1,225 @@
+"""What can be wrong with a training script on several ranks: a function for each case. Pure.
+
+Each looks at what the ranks had torch do, and knows nothing of the text of the script. What to
+write instead stands in examples/blog/faults.toml, by the names of the rules.
+"""
+
+from collections import Counter
+from itertools import pairwise
+from typing import NamedTuple
+
+from collectives.own_script.seen import Pass, Seen, side_by_side
+from collectives.words import ranks
+
+FINE, WRONG, UNSEEN = "fine", "wrong", "cannot be seen here"
+
+
+class Finding(NamedTuple):
+    """`says`: what happened, or why it cannot be seen. `at`: the line of the script."""
+
+    state: str
+    says: str = ""
+    at: str = ""
+
+
+def rank_0_validates_alone(seen: Seen) -> Finding:
+    """One rank calls the DDP model where others do not: its forward broadcasts the buffers."""
+    places = [{note["at"]: note for note in rank.all("validates")} for rank in seen.ranks]
+    for at, note in {at: note for place in places for at, note in place.items()}.items():
+        alone = [rank for rank, place in enumerate(places) if at in place]
+        if len(alone) == len(places):
+            continue
+        if not note["buffers"]:
+            return Finding(FINE, f"{ranks(alone)} alone calls DDP in {at}, but it has no buffers")
+        says = f"{ranks(alone)} alone calls the DDP model, whose forward broadcasts its buffers: "
+        return Finding(WRONG, says + "the other ranks take them for what they call next", at)
+    return Finding(FINE)
+
+
+def collective_on_one_rank(seen: Seen) -> Finding:
+    """A call that some ranks do not make. What the diagnosis knows is said in its words."""
+    if not seen.verdict.kind.is_explained:
+        return Finding(FINE)
+    if rank_0_validates_alone(seen).state == WRONG:
+        return Finding(UNSEEN, "the ranks come no further than where one validates alone")
+    guilty = [f"{call.file}:{call.line}" for call in seen.verdict.guilty if call.line]
+    return Finding(WRONG, seen.verdict.says, seen.short(guilty[0]) if guilty else "")
+
+
+def no_set_epoch(seen: Seen) -> Finding:
+    """A sampler that nobody tells the epoch has the order of the first one in every epoch."""
+    training = [one for one in seen.ranks[0].training if one.samples("asked")]
+    if len(training) < 2:
+        return Finding(UNSEEN, "it had no two epochs of a DataLoader whose samples have numbers")
+    first, second = (one.samples("asked") for one in training[:2])
+    same = min(len(first), len(second))
+    if first[:same] != second[:same] or same < 2:
+        return Finding(FINE)
+    if first == sorted(first):
+        return Finding(FINE, "the data are not shuffled")
+    says = f"both epochs have one order, which begins with samples {first[:3]}"
+    return Finding(WRONG, says, training[0].begin["made"])
+
+
+def no_sampler(seen: Seen) -> Finding:
+    """Every rank trains on all of the data."""
+    firsts = next(side_by_side(seen.ranks, "training"), None)
+    if firsts is None:
+        return Finding(UNSEEN, "it trains with no DataLoader")
+    parts = [one.samples() for one in firsts]
+    if not all(parts):
+        return Finding(UNSEEN, "the samples have no numbers, as those of an IterableDataset")
+    if any(len(set(part)) < len(part) for part in parts):
+        return Finding(UNSEEN, "a rank draws samples with replacement")
+    if any(one["used"] and one["size"] < len(one["own"]) for one in firsts[0].batches):
+        return Finding(UNSEEN, "a rank takes a part of each batch by itself")
+    common = set(parts[0]) & set(parts[1])
+    if len(common) < len(parts[0]) / 2:
+        return Finding(FINE)
+    is_same = _have_same_content(*firsts[:2])
+    if is_same is None:
+        return Finding(UNSEEN, "samples with equal numbers cannot be compared")
+    if not is_same:
+        return Finding(FINE, "each rank has data of its own")
+    says = f"ranks 0 and 1 train on the same {len(common)} of {len(parts[0])} samples in an epoch"
+    return Finding(WRONG, says, firsts[0].begin["made"])
+
+
+def _have_same_content(*passes: Pass) -> bool | None:
+    """Whether samples with one number are the same, at least in a part that varies."""
+    one, other = (each.content() for each in passes)
+    pairs = [(one[sample], other[sample]) for sample in one.keys() & other.keys()]
+    if len(pairs) < 8 or not pairs[0][0]:
+        return None
+    columns = [list(zip(*map(list, column), strict=True)) for column in zip(*pairs, strict=True)]
+    return any(a == b and len(set(a)) > 1 for a, b in zip(*columns, strict=True))
+
+
+def shuffle_beside_sampler(seen: Seen) -> Finding:
+    """shuffle=True beside a sampler, which DataLoader refuses; or a validation that shuffles."""
+    for note in seen.ranks[0].all("loader"):
+        if note["both"]:
+            return Finding(WRONG, "DataLoader refuses shuffle=True beside a sampler", note["at"])
+    for one in seen.ranks[0].validation:
+        if one.begin["is_split"] and one.begin["shuffle"]:
+            says = "the sampler of the validation shuffles: which samples it pads with is chance"
+            return Finding(WRONG, says, one.begin["made"])
+    return Finding(FINE)
+
+
+def data_parallel_left_over(seen: Seen) -> Finding:
+    """nn.DataParallel in a rank would use the GPUs of the other ranks."""
+    for note in seen.ranks[0].all("data_parallel"):
+        says = "each rank takes all GPUs of its machine, and nobody averages the gradients"
+        return Finding(WRONG, says, note["at"])
+    return Finding(FINE)
+
+
+def device_by_rank(seen: Seen) -> Finding:
+    """GPUs are counted on each machine. Seen where each rank has a machine of its own."""
+    for rank in seen.again:
+        for note in rank.all("device"):
+            if note["index"]:
+                says = f"a rank asks for GPU {note['index']} of a machine that has one for it"
+                return Finding(WRONG, says, note["at"])
+    if any("cuda" in note["device"] for rank in seen.again for note in rank.all("ddp")):
+        return Finding(FINE)
+    return Finding(UNSEEN, "it was not started again on GPUs")
+
+
+def every_rank_saves(seen: Seen) -> Finding:
+    """All ranks write one file, each over the others; or the names in it are those of DDP."""
+    saves = [rank.all("save") for rank in seen.ranks]
+    writers = Counter(file for notes in saves for file in {note["file"] for note in notes})
+    for note in (note for notes in saves for note in notes):
+        if writers[note["file"]] > 1:
+            return Finding(WRONG, f"{writers[note['file']]} ranks write {note['file']}", note["at"])
+        if note["wrapped"]:
+            says = "the names in the file begin with module., which a model without DDP has not"
+            return Finding(WRONG, says, note["at"])
+    return Finding(FINE) if writers else Finding(UNSEEN, "torch.save wrote no file")
+
+
+# Calls by which no rank learns anything of another.
+_NOTHING = {"init_process_group", "new_group", "new_subgroups", "barrier", "monitored_barrier"}
+
+
+def each_decides_to_resume(seen: Seen) -> Finding:
+    """Each rank looks for the file by itself: where one does not see it, they part."""
+    if not seen.again:
+        return Finding(UNSEEN, "nothing was saved, so it was not started again")
+    if all(rank.all("save") for rank in seen.ranks):
+        return Finding(UNSEEN, "every rank had saved a file of its own")
+    loads = [rank.all("load") for rank in seen.again]
+    if not any(loads):
+        return Finding(UNSEEN, "the second start loaded nothing: does it need --again ARGS?")
+    for rank, load in zip(seen.again, loads, strict=True):
+        kinds = [note["kind"] for note in rank.notes]
+        if load or "backward" not in kinds:
+            continue
+        before = rank.notes[: kinds.index("backward")]
+        if not {note["name"] for note in before if note["kind"] == "result"} - _NOTHING:
+            found = next(filter(None, loads))[0]
+            says = f"a rank loads {found['file']}, and another, which sees none, begins anew"
+            return Finding(WRONG, says, found["at"])
+    return Finding(FINE)
+
+
+def same_dropout_everywhere(seen: Seen) -> Finding:
+    """One seed on every rank: all drop the same units, so that n samples share a mask."""
+    draws = [rank.draws() for rank in seen.ranks]
+    if not all(draws):
+        return Finding(FINE, "forward draws no random numbers")
+    same = sum(len(set(one)) == 1 for one in zip(*draws, strict=False))
+    if same < 2:
+        return Finding(FINE)
+    seeds = [note["at"] for note in seen.ranks[0].all("seed") if note["at"]]
+    says = f"{same} times, forward drew the same random numbers on all ranks"
+    return Finding(WRONG, says, seeds[-1] if seeds else "")
+
+
+def padded_metric(seen: Seen) -> Finding:
+    """The sampler gives every rank equally many samples: some of them twice."""
+    if not all(rank.validation for rank in seen.ranks):
+        return Finding(UNSEEN, "not every rank validates with a DataLoader")
+    for passes in side_by_side(seen.ranks, "validation"):
+        length, total = passes[0].begin["length"], sum(len(one.samples()) for one in passes)
+        if not length or not length < total < 1.5 * length:  # with n * length, all count alike
+            continue
+        results = [note for one in passes for note in one.results]
+        if any(note["size"] >= total for note in results):
+            return Finding(UNSEEN, "what was computed of each sample is gathered, and may be cut")
+        if {note["name"] for note in results} - _NOTHING:
+            says = f"{total} samples are counted, of {length}: {total - length} twice"
+            return Finding(WRONG, says, passes[0].begin["made"])
+    return Finding(FINE)
+
+
+def left_over_micro_batch(seen: Seen) -> Finding:
+    """Micro-batches at the end of an epoch for which there is no step wait for the next epoch."""
+    training = [one for one in seen.ranks[0].training if one.held]
+    if len(training) < 2:
+        return Finding(UNSEEN, "it had no two epochs of a DataLoader")
+    for before, one in pairwise(training):
+        optimizer, held, at = one.held[0]
+        usual = max((count for of, count, _ in before.held if of == optimizer), default=held)
+        if held > usual and one.begin["held"][optimizer]:
+            says = f"the first step of an epoch adds up {held} micro-batches, and others {usual}"
+            return Finding(WRONG, says, at)
+    return Finding(FINE)
+
+
+RULES = (
+    rank_0_validates_alone,
+    collective_on_one_rank,
+    no_set_epoch,
+    no_sampler,
+    shuffle_beside_sampler,
+    data_parallel_left_over,
+    device_by_rank,
+    every_rank_saves,
+    each_decides_to_resume,
+    same_dropout_everywhere,
+    padded_metric,
+    left_over_micro_batch,
+)

@@ -1,0 +1,112 @@
+"""What was seen of a training script: the notes of its ranks, pass by pass over the data. Pure."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from collectives.diagnosis.rules.snapshot import Verdict
+
+
+@dataclass
+class Pass:
+    """One pass of a rank over the data of a DataLoader. `begin`: the note of its begin.
+
+    `batches`: each with `used`, whether a backward came before the next one, and the `size` of what
+    the model got. `held`: for each step, the optimizer, how many backward passes its gradients add
+    up, and the line. `results`: what collectives returned until the next pass.
+    """
+
+    begin: dict
+    batches: list[dict] = field(default_factory=list)
+    backwards: int = 0
+    held: list[tuple[int, int, str]] = field(default_factory=list)
+    results: list[dict] = field(default_factory=list)
+
+    def samples(self, which: str = "own") -> list[int]:
+        """The samples by number. `own`: in the data themselves; `asked`: in a Subset of them."""
+        used = [one for one in self.batches if one["used"] or not self.backwards]
+        return [sample for one in used for sample in one[which]]
+
+    def content(self) -> dict[int, list[int]]:
+        """Of some samples, what shows whether two are the same."""
+        known = [one for one in self.batches if one.get("rows")]
+        return {s: row for one in known for s, row in zip(one["own"], one["rows"], strict=True)}
+
+
+class Rank:
+    def __init__(self, file: Path):
+        self.notes = [json.loads(line) for line in file.read_text().splitlines()]
+        passes: dict[int, Pass] = {}
+        latest, batch = Pass({}), {}
+        for note in self.notes:
+            match note["kind"]:
+                case "pass":
+                    passes[note["number"]] = Pass(note)
+                case "batch":
+                    latest, batch = passes[note["number"]], note | {"used": False, "size": 0}
+                    latest.batches.append(batch)
+                case "forward" if batch:
+                    batch["size"] += note["size"] or len(batch["own"])
+                case "backward":
+                    latest.backwards += 1
+                    batch["used"] = True
+                case "step":
+                    latest.held.append((note["of"], note["held"], note["at"]))
+                case "result":
+                    latest.results.append(note)
+        self.passes = [one for one in passes.values() if one.batches]
+        self.training = [one for one in self.passes if one.backwards]
+        self.validation = [one for one in self.passes if not one.backwards]
+
+    def all(self, kind: str) -> list[dict]:
+        return [note for note in self.notes if note["kind"] == kind]
+
+    def steps(self) -> list[Counter]:
+        """How often each sample counts in each step of an optimizer."""
+        found, batch, samples = [], [], Counter[int]()
+        for note in self.notes:
+            match note["kind"]:
+                case "batch":
+                    batch = note["own"]
+                case "backward":
+                    samples.update(batch)
+                    batch = []
+                case "step":
+                    found.append(samples)
+                    samples = Counter[int]()
+        return found
+
+    def draws(self) -> list[tuple[int, int]]:
+        """The state of the random numbers before and after each forward that draws some."""
+        noted = [note for note in self.notes if note["kind"] in ("batch", "backward")]
+        pairs = [(a["state"], b["state"]) for a, b in pairwise(noted) if b["kind"] == "backward"]
+        return [(before, after) for before, after in pairs if before != after]
+
+
+@dataclass
+class Seen:
+    """One process, several ranks, and these once more after a save.
+
+    `verdict`: of the diagnosis, on several ranks. `differs`: how their steps differ from those of
+    one process. `root`: the folder of the copies.
+    """
+
+    one: list[Rank]
+    ranks: list[Rank]
+    again: list[Rank]
+    verdict: Verdict
+    root: Path
+    differs: str = ""
+
+    def short(self, place: str) -> str:
+        """A file and line as the reader knows them."""
+        name = place.removeprefix(f"{self.root}/")
+        return name.partition("/")[2] if name.startswith("rank-") else name
+
+
+def side_by_side(ranks: list[Rank], which: str) -> Iterator[tuple[Pass, ...]]:
+    """The first pass of each rank, then the second, ... `which`: training or validation."""
+    return zip(*(getattr(rank, which) for rank in ranks), strict=False)

@@ -1,0 +1,377 @@
+"""Note what a training script has torch do, in a rank that `collectives check-training` starts.
+
+Imported by startup/sitecustomize.py, under the recorder's name. A note is a line of JSON: its kind,
+the line of the script that it comes from, and what `RankWatch` gives it. The rank works in a copy of
+the reader's folder that is its own.
+"""
+
+import atexit
+import functools
+import json
+import os
+import sys
+import time
+import zlib
+from collections import deque
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..recording.stack import caller
+from ..semantics.on_import import OnImport
+
+AGAIN = "again"  # the folder of the notes of the second start
+HAS_GPU = "COLLECTIVES_HAS_GPU"
+STEPS = 8  # of which the weights are kept, unless they are many
+_MOST_WEIGHTS = 2_000_000
+_ROWS = 64  # samples of a pass by whose content one sees whether two ranks have the same
+
+
+def begin(notes: Path, recording) -> None:
+    """Watch this process if it is the rank itself, and not a process that the rank has started."""
+    try:
+        file = open(notes / f"{os.environ['RANK']}.jsonl", "x")  # noqa: SIM115
+    except (KeyError, FileExistsError):
+        return
+    if notes.name == AGAIN and os.environ.get(HAS_GPU):
+        # As if each rank had a machine of its own, which counts its GPUs from 0.
+        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]
+        os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"] = "0", "1"
+    watch = RankWatch(notes, file)
+    sys.addaudithook(watch.opened)
+    atexit.register(watch.note, "end")
+    OnImport(
+        {
+            "torch.random": watch.random,
+            "torch.serialization": watch.serialization,
+            "torch.autograd": watch.autograd,
+            "torch.cuda": watch.cuda,
+            "torch.nn.modules.module": watch.module,
+            "torch.optim.optimizer": watch.optimizer,
+            "torch.utils.data.dataloader": watch.dataloader,
+            "torch.nn.parallel.data_parallel": watch.data_parallel,
+            "torch.nn.parallel.distributed": watch.ddp,
+            "torch.multiprocessing.spawn": watch.spawn,
+            "torch.distributed.distributed_c10d": lambda _: watch.attach(recording.recorder),
+            "torch.distributed.fsdp": watch.fsdp,
+            "accelerate": lambda _: watch.note("library", name="Accelerate"),
+            "transformers.trainer": lambda _: watch.note("library", name="HF Trainer"),
+            "lightning.pytorch": lambda _: watch.note("library", name="Lightning"),
+        }
+    )
+
+
+def _wrap(place, name: str, around) -> None:
+    """Call `around(real, *args)` in place of the function."""
+    real = getattr(place, name)
+
+    @functools.wraps(real)
+    def wrapped(*args, **kwargs):
+        return around(real, *args, **kwargs)
+
+    setattr(place, name, wrapped)
+
+
+class RankWatch:
+    """`trained`: by the passes that had a backward, their data. `is_fresh`: the next module that is
+    called is the model."""
+
+    tensors, spans, functional = True, False, True  # it is a Sink of the recorder
+
+    def __init__(self, notes: Path, file):
+        self.notes, self.file, self.pid, self.root = notes, file, os.getpid(), os.getcwd()
+        self.is_again, self.saved, self.is_fresh = notes.name == AGAIN, False, False
+        self.steps = self.passes = 0
+        self.latest: Any = None  # the iterator that gave the latest batch
+        self.trained: dict[int, int] = {}
+        self.optimizers: list = []
+        self.names_in_ddp: list[set[str]] = []
+
+    def note(self, kind: str, **fields) -> None:
+        if os.getpid() == self.pid:  # and not a worker of a DataLoader
+            self.file.write(json.dumps({"kind": kind, "at": self.place(), **fields}) + "\n")
+            self.file.flush()
+
+    def place(self) -> str:
+        file, line, _ = caller() if "torch" in sys.modules else ("", 0, "")
+        return f"{file.removeprefix(self.root + os.sep)}:{line}" if line else ""
+
+    def noting(self, kind: str, real, *args, **kwargs):
+        self.note(kind)
+        return real(*args, **kwargs)
+
+    def stop(self) -> None:
+        """What is to be seen has been seen: wait until the parent ends all ranks."""
+        (self.notes / "stop").touch()
+        while True:
+            time.sleep(1)
+
+    # Files.
+
+    def opened(self, event: str, args: tuple) -> None:
+        """Before a file is opened to be written: a link to one of the reader's becomes a copy."""
+        if event == "open" and isinstance(args[0], str) and args[2] & (os.O_WRONLY | os.O_RDWR):
+            self.own(args[0])
+
+    def own(self, path: str) -> None:
+        if os.path.islink(path):
+            data = Path(path).read_bytes()
+            os.unlink(path)
+            Path(path).write_bytes(data)
+
+    def serialization(self, module) -> None:
+        def save(real, obj, f, *args, **kwargs):
+            if (file := self.file_of(f)) is not None:
+                folder = os.path.realpath(os.path.dirname(file)) + os.sep
+                outside = not folder.startswith(os.path.realpath(self.root) + os.sep)
+                self.note("save", file=file, outside=outside, wrapped=self.has_names_in_ddp(obj))
+                if outside:
+                    self.stop()  # rather than write over a file of the reader's
+                self.own(file)
+                self.saved = True
+            return real(obj, f, *args, **kwargs)
+
+        def load(real, f, *args, **kwargs):
+            if (file := self.file_of(f)) is not None:
+                self.note("load", file=file)
+            return real(f, *args, **kwargs)
+
+        _wrap(module, "save", save)
+        _wrap(module, "load", load)
+
+    def file_of(self, f) -> str | None:
+        """Its path below the rank's folder; None of what is in memory."""
+        name = f if isinstance(f, str | os.PathLike) else getattr(f, "name", None)
+        if not isinstance(name, str | os.PathLike):
+            return None
+        return str(os.fspath(name)).removeprefix(self.root + os.sep)
+
+    def has_names_in_ddp(self, obj) -> bool:
+        """Whether the parameters in it have the names that DDP gives them, `module.` and theirs."""
+        if not isinstance(obj, dict):
+            return False
+        if all(isinstance(key, str) and key.startswith("module.") for key in obj):
+            return any(names <= obj.keys() for names in self.names_in_ddp)
+        return any(map(self.has_names_in_ddp, obj.values()))
+
+    # Random numbers.
+
+    def random(self, module) -> None:
+        _wrap(module, "manual_seed", partial(self.noting, "seed"))
+
+    def state(self) -> int:
+        """Two ranks with one state draw the same random numbers."""
+        import torch
+
+        states = [torch.default_generator.get_state()]
+        if torch.cuda.is_initialized():
+            states.append(torch.cuda.get_rng_state())
+        return zlib.crc32(b"".join(state.numpy().tobytes() for state in states))
+
+    # Data.
+
+    def dataloader(self, module) -> None:
+        def __init__(real, loader, dataset, *args, **kwargs):
+            given = dict(zip(("batch_size", "shuffle", "sampler"), args, strict=False)) | kwargs
+            self.note("loader", both=bool(given.get("shuffle") and given.get("sampler")))
+            loader.watched_at = self.place()
+            real(loader, dataset, *args, **kwargs)
+
+        def __iter__(real, loader):
+            data = id(_base(loader.dataset))
+            if self.saved and list(self.trained.values()).count(data) >= 2 and not self.is_again:
+                self.stop()
+            if kept := getattr(loader, "_iterator", None):
+                kept.watched_asked.clear()
+            iterator = real(loader)
+            self.passes += 1
+            iterator.watched, iterator.watched_data = self.passes, data
+            held = [optimizer.watched for optimizer in self.optimizers]
+            facts = {"number": self.passes, "held": held, "weights": self.sums()}
+            self.note("pass", made=loader.watched_at, **facts, **_sampling(loader))
+            return iterator
+
+        def _next_index(real, iterator):
+            asked = real(iterator)
+            vars(iterator).setdefault("watched_asked", deque()).append(asked)
+            return asked
+
+        def __next__(real, iterator):
+            data = real(iterator)
+            if hasattr(iterator, "watched") and os.getpid() == self.pid:
+                self.latest, self.is_fresh = iterator, True
+                self.batch(iterator, iterator.watched_asked.popleft(), data)
+            return data
+
+        for name, around in (("__init__", __init__), ("__iter__", __iter__)):
+            _wrap(module.DataLoader, name, around)
+        for name, around in (("_next_index", _next_index), ("__next__", __next__)):
+            _wrap(module._BaseDataLoaderIter, name, around)
+
+    def batch(self, iterator, asked, data) -> None:
+        asked = [one for one in asked if isinstance(one, int)] if isinstance(asked, list) else []
+        own, dataset = asked, iterator._dataset
+        while asked and _is_subset(dataset):
+            own, dataset = [int(dataset.indices[one]) for one in own], dataset.dataset
+        is_first = iterator._num_yielded * len(asked) <= _ROWS
+        rows = _rows(data, len(asked)) if is_first else []
+        number, state = iterator.watched, self.state()
+        self.note("batch", number=number, asked=asked, own=own, rows=rows, state=state)
+
+    def module(self, module) -> None:
+        def called(model, args) -> None:
+            if self.is_fresh:
+                self.is_fresh = False
+                sizes = [len(one) for one in args if getattr(one, "ndim", 0)]
+                self.note("forward", size=sizes[0] if sizes else None)
+
+        module.register_module_forward_pre_hook(called)
+        _wrap(module.Module, "zero_grad", self.zero_grad)
+
+    # Steps.
+
+    def autograd(self, module) -> None:
+        def backward(real, *args, **kwargs):
+            if self.latest is not None:
+                self.trained[self.latest.watched] = self.latest.watched_data
+            for one in self.optimizers:
+                one.watched = one.watched * _has_gradient(one) + 1
+            self.note("backward", state=self.state())
+            self.is_fresh = True
+            return real(*args, **kwargs)
+
+        _wrap(module, "backward", backward)
+
+    def zero_grad(self, real, owner, *args, **kwargs):
+        real(owner, *args, **kwargs)
+        for one in self.optimizers:
+            one.watched *= _has_gradient(one)
+
+    def optimizer(self, module) -> None:
+        def __init__(real, optimizer, *args, **kwargs):
+            real(optimizer, *args, **kwargs)
+            optimizer.watched = 0  # how many backward passes its gradients add up
+            self.optimizers.append(optimizer)
+
+        def before(optimizer, *_) -> None:
+            self.keep_weights()
+            self.note("step", held=optimizer.watched, of=self.optimizers.index(optimizer))
+
+        def after(*_) -> None:
+            self.steps += 1
+            self.keep_weights()
+            if self.is_again and self.steps == 2:
+                self.stop()
+
+        _wrap(module.Optimizer, "__init__", __init__)
+        _wrap(module.Optimizer, "zero_grad", self.zero_grad)
+        module.register_optimizer_step_pre_hook(before)
+        module.register_optimizer_step_post_hook(after)
+
+    def sums(self) -> list[float]:
+        return [float(p.detach().double().sum()) for one in self.optimizers for p in _weights(one)]
+
+    def keep_weights(self) -> None:
+        """In a file, for the comparison with one rank."""
+        import torch
+
+        weights = [parameter.detach() for one in self.optimizers for parameter in _weights(one)]
+        if self.steps <= STEPS and sum(one.numel() for one in weights) <= _MOST_WEIGHTS:
+            flat = torch.cat([one.double().cpu().flatten() for one in weights])
+            flat.numpy().tofile(self.notes / f"{os.environ['RANK']}.{self.steps}.weights")
+
+    # What joins the ranks, and libraries that do so.
+
+    def data_parallel(self, module) -> None:
+        _wrap(module.DataParallel, "__init__", partial(self.noting, "data_parallel"))
+
+    def ddp(self, module) -> None:
+        def __init__(real, ddp, model, *args, **kwargs):
+            self.note("ddp", device=str(next(model.parameters()).device))
+            self.names_in_ddp.append({f"module.{name}" for name, _ in model.named_parameters()})
+            real(ddp, model, *args, **kwargs)
+
+        def forward(real, ddp, *args, **kwargs):
+            import torch
+
+            if not (ddp.training and torch.is_grad_enabled()):
+                self.note("validates", buffers=bool(ddp.broadcast_buffers and ddp.modules_buffers))
+            return real(ddp, *args, **kwargs)
+
+        _wrap(module.DistributedDataParallel, "__init__", __init__)
+        _wrap(module.DistributedDataParallel, "forward", forward)
+
+    def cuda(self, module) -> None:
+        def set_device(real, device):
+            self.note("device", index=module._utils._get_device_index(device))
+            return real(device)
+
+        _wrap(module, "set_device", set_device)
+
+    def spawn(self, module) -> None:
+        _wrap(module, "start_processes", partial(self.noting, "spawn"))
+
+    def fsdp(self, module) -> None:
+        def sharded(real, *args, **kwargs):
+            self.note("library", name="FSDP")
+            return real(*args, **kwargs)
+
+        _wrap(module, "fully_shard", sharded)
+        _wrap(module.FullyShardedDataParallel, "__init__", sharded)
+
+    # What the recorder says of collectives.
+
+    def attach(self, recorder) -> None:
+        recorder.set_sinks(*recorder.sinks, self)
+
+    def enter(self, seq, torch_seq, of, call_args, given):
+        return call_args.name
+
+    def leave(self, name, error, source) -> None: ...
+
+    def done(self, name, given) -> None:
+        from torch.utils._pytree import tree_leaves
+
+        sizes = [one.numel() for one in tree_leaves(given) if hasattr(one, "numel")]
+        self.note("result", name=name, size=sum(sizes))
+
+    def notice(self, kind, call_args, at) -> None: ...
+
+
+def _is_subset(dataset) -> bool:
+    return hasattr(dataset, "indices") and hasattr(dataset, "dataset")
+
+
+def _base(dataset):
+    while _is_subset(dataset):
+        dataset = dataset.dataset
+    return dataset
+
+
+def _sampling(loader) -> dict:
+    """Of how many samples the loader chooses, and how."""
+    sampler = getattr(loader, "sampler", None)
+    if not hasattr(sampler, "num_replicas"):
+        sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
+    data, is_split = _base(loader.dataset), hasattr(sampler, "num_replicas")
+    length = len(loader.dataset if is_split else data) if hasattr(data, "__len__") else None
+    return {"length": length, "is_split": is_split, "shuffle": getattr(sampler, "shuffle", None)}
+
+
+def _rows(data, count: int) -> list[list[int]]:
+    """A number for each part of each sample, by which two ranks see whether theirs is the same."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    leaves = [one.cpu() for one in tree_leaves(data) if isinstance(one, torch.Tensor)]
+    leaves = [one.contiguous() for one in leaves if one.ndim and len(one) == count]
+    samples = zip(*leaves, strict=True)
+    return [[zlib.crc32(part.numpy().tobytes()) for part in sample] for sample in samples]
+
+
+def _weights(optimizer) -> list:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _has_gradient(optimizer) -> bool:
+    return any(one.grad is not None and bool(one.grad.any()) for one in _weights(optimizer))
