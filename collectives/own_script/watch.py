@@ -1,8 +1,8 @@
 """Note what a training script has torch do, in a rank that `collectives check-training` starts.
 
 Imported by startup/sitecustomize.py, under the recorder's name. A note is a line of JSON: its kind,
-the line of the script that it comes from, and what `RankWatch` gives it. The rank works in a copy of
-the reader's folder that is its own.
+the line of the script that it comes from, and what `RankWatch` gives it. The rank works in a copy
+of the reader's folder that is its own.
 """
 
 import atexit
