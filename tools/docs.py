@@ -99,6 +99,11 @@ SECTIONS = {
 
 
 def main(names: list[str]) -> None:
+    if names == ["translations"]:
+        from tools.translations import catalogs  # needs Babel, which only the site brings
+
+        catalogs.main()
+        return
     if unknown := set(names) - SECTIONS.keys():
         sys.exit(f"{', '.join(unknown)}: no generated part. These are: {', '.join(SECTIONS)}.")
     quick = [section for section in SECTIONS.values() if not section.slow]

@@ -10,7 +10,7 @@ from browser import driven, needs_browser
 from repository import ROOT
 
 SITE = ROOT / "site"
-SOURCES = ("notebooks", "docs", "exercises", "examples", "tools/site")
+SOURCES = ("notebooks", "docs", "exercises", "examples", "tools/site", "translations")
 
 PAGES = (
     *("index", "notebooks/all_reduce", "README", "docs/contents", "chapters/training"),

@@ -7,13 +7,16 @@ from itertools import pairwise
 from pathlib import Path
 
 from docutils import nodes
+from sphinx import locale as sphinx_locale
 from sphinx.addnodes import pending_xref
+from sphinx.search.en import SearchEnglish
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
 from collectives.course import chapters
 from tools import contents
 from tools.site import repository
 from tools.site.repository import ROOT
+from tools.translations import catalogs, messages
 
 HERE = Path(__file__).parent
 
@@ -36,10 +39,10 @@ autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_member_order = "bysource"
 maximum_signature_line_length = 80
 
-# Another language is a .po file for each page.
-locale_dirs = [str(HERE / "locale")]
+# build.py says which language, and where its .po file for each page lies.
 gettext_compact = False
-gettext_uuid = gettext_location = False
+translation_progress_classes = "untranslated"  # site.css marks what is not in Chinese any more
+suppress_warnings = ["i18n.inconsistent_references"]  # a note has links of its own
 
 html_theme = "pydata_sphinx_theme"
 html_title = "collectives"
@@ -54,7 +57,7 @@ html_copy_source = False
 html_theme_options = {
     "header_links_before_dropdown": 7,
     "navbar_align": "left",
-    "navbar_end": ["theme-switcher"],
+    "navbar_end": ["language.html", "theme-switcher"],
     "article_header_end": ["lesson.html"],
     "secondary_sidebar_items": ["page-toc"],
     "show_toc_level": 2,
@@ -109,6 +112,36 @@ class Links(SphinxPostTransform):
         link.replace_self(new if uri else link.children)
 
 
+HAN = "\u3400-\u9fff\uf900-\ufaff"
+
+
+class Pairs(SearchEnglish):
+    """Chinese by characters and by pairs of them, in index and query; the rest as in English.
+
+    subtle: the class of Sphinx 9.0 for Chinese names a stemmer that its script does not have, so
+    the search finds nothing and says nothing.
+    """
+
+    lang = "zh"
+    language_name = "Chinese"
+    js_splitter_code = r"""
+const HAN = /[\u3400-\u9fff\uf900-\ufaff]+/g;
+const pairsOf = run => run.length < 2 ? [run] : Array.from(run.slice(1), (end, i) => run[i] + end);
+var splitQuery = query => [
+  ...query.replace(HAN, " ").split(/[^\p{Letter}\p{Number}_]+/gu).filter(word => word),
+  ...(query.match(HAN) ?? []).flatMap(pairsOf),
+];
+"""
+
+    def split(self, text: str) -> list[str]:
+        runs = re.findall(f"[{HAN}]+", text)
+        pairs = [run[i : i + n] for run in runs for n in (1, 2) for i in range(len(run) - n + 1)]
+        return [*super().split(re.sub(f"[{HAN}]+", " ", text)), *pairs]
+
+    def word_filter(self, word: str) -> bool:
+        return bool(re.match(f"[{HAN}]", word)) or super().word_filter(word)
+
+
 def name_pictures(app, doctree) -> None:
     """myst-nb calls a picture by the name of its file. What it shows is said in the SVG."""
     for image in doctree.findall(nodes.image):
@@ -116,6 +149,15 @@ def name_pictures(app, doctree) -> None:
         if path.suffix == ".svg" and "jupyter_execute" in path.parts:
             label = re.search(r'aria-label="([^"]*)"', path.read_text(encoding="utf-8"))
             image["alt"] = html.unescape(label[1]) if label else ""
+
+
+def translate_summaries(app, doctree, page: str) -> None:
+    """What stands in HTML, of which Sphinx sees no words."""
+    has, known = sphinx_locale.init(app.config.locale_dirs, app.config.language, page)[::-1]
+    for raw in doctree.findall(nodes.raw) if has else ():
+        text = messages.SUMMARY.sub(lambda match: known.gettext(match[0]), raw.astext())
+        if text != raw.astext():
+            raw[:] = [nodes.Text(text)]
 
 
 def source_of(page: str) -> str:
@@ -131,6 +173,10 @@ def source_of(page: str) -> str:
 
 def about_page(app, page: str, template: str, context: dict, doctree) -> None:
     address, source = app.config.repository_address, source_of(page)
+    chinese = app.config.language == "zh_CN"
+    context["chinese"] = chinese
+    context["untranslated"] = chinese and page not in catalogs.pages()
+    context["other_language"], context["metatags"] = _languages(context, page, chinese)
     context["edit"] = repository.edit_link(address, source) if source else ""
     for one, following in pairwise(ROUTE):
         for key, here, there in (("next", one, following), ("prev", following, one)):
@@ -152,8 +198,20 @@ def about_page(app, page: str, template: str, context: dict, doctree) -> None:
         }
 
 
+def _languages(context: dict, page: str, chinese: bool) -> tuple[str, str]:
+    """Where the same page lies in the other language, and what tells a search engine so."""
+    up = "../" * page.count("/")
+    english = f"{up}../{page}.html" if chinese else f"{up}{page}.html"
+    translated = f"{up}{page}.html" if chinese else f"{up}zh/{page}.html"
+    link = '<link rel="alternate" hreflang="{}" href="{}">\n'.format
+    both = link("en", english) + link("zh-CN", translated)
+    return english if chinese else translated, context.get("metatags", "") + both
+
+
 def setup(app) -> None:
     app.add_config_value("repository_address", "", "env")
     app.add_post_transform(Links)
+    app.add_search_language(Pairs)
+    app.connect("doctree-resolved", translate_summaries)
     app.connect("doctree-read", name_pictures)
     app.connect("html-page-context", about_page)

@@ -87,9 +87,11 @@ class Source:
     def _documentation(self) -> None:
         folders = [ROOT / "docs", ROOT / "records"]
         below = sorted(path for folder in folders for path in folder.rglob("*.md"))
-        at_top = sorted(ROOT.glob("*.md"))
+        at_top = [path for path in sorted(ROOT.glob("*.md")) if path.name != "README.zh-CN.md"]
         for path in [*at_top, *below]:
             text = path.read_text(encoding="utf-8")
+            if path.parent == ROOT:  # a switch on every page leads to the Chinese one
+                text = text.replace("[中文](README.zh-CN.md)\n\n", "")
             if path.name == "api.md":
                 text = _with_docstrings(text)
             if path.name == "contents.md":

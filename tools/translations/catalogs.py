@@ -1,0 +1,190 @@
+"""What is translated, and whether it still is what the English says: `make docs ARGS=translations`.
+
+translations/zh_CN/PAGE.po has the paragraphs of a page of the site. One that several pages share
+stands in the first of them alone. A paragraph whose English has changed is shown in English.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from babel.messages.catalog import Catalog, Message
+from babel.messages.pofile import read_po, write_po
+
+from tools.site.pages import Source
+from tools.site.repository import ROOT
+from tools.translations import messages
+
+LANGUAGE = "zh_CN"
+FOLDER = ROOT / "translations" / LANGUAGE
+WORDS = "words"  # of the site itself, from its templates
+CHANGED = "〔这一段的英文已经改动，译文待更新〕"
+README = ROOT / "README.zh-CN.md"
+
+# Of what several pages say, the first one in this order has the translation; the others follow.
+FIRST = ("index", "README", "docs/contents", "notebooks/start")
+
+# Of which the theme has no Chinese.
+THEME = ("Collapse Sidebar", "Expand Sidebar", "Color mode")
+
+
+class Missing(NamedTuple):
+    """A paragraph that is shown in English."""
+
+    page: str
+    message: str
+    why: str
+
+
+def pages() -> list[str]:
+    """The pages that are translated: those with a catalog."""
+    found = [path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.rglob("*.po")]
+    known = [*FIRST, *sorted(found)]
+    return sorted(set(found) - {WORDS}, key=known.index)
+
+
+def read(name: str) -> Catalog:
+    path = FOLDER / f"{name}.po"
+    if not path.is_file():
+        return Catalog(locale=LANGUAGE, fuzzy=False)
+    with path.open("rb") as file:
+        return read_po(file, locale=LANGUAGE)
+
+
+def entries() -> dict[str, Message]:
+    """All that is translated, and not since its English has changed."""
+    found = {}
+    for path in FOLDER.rglob("*.po"):
+        for entry in read(path.relative_to(FOLDER).with_suffix("").as_posix()):
+            if entry.id and entry.string and not entry.fuzzy:
+                found[str(entry.id)] = entry
+    return found
+
+
+def with_note(entry: Message) -> str:
+    """The translation, and what a Chinese reader needs beside it: a comment "note: ..."."""
+    comment = " ".join(entry.user_comments)  # Babel breaks a long one at its spaces
+    note = comment.removeprefix("note:").strip() if comment.startswith("note:") else ""
+    return f"{entry.string}{note}"
+
+
+def of_page(source: Path, page: str) -> list[str]:
+    """The messages of one page of the folder that Sphinx reads."""
+    if page != WORDS:
+        notebook = source / f"{page}.ipynb"
+        file = notebook if notebook.is_file() else source / f"{page}.md"
+        return list(dict.fromkeys(messages.of_page(file))) if file.is_file() else []
+    found = list(THEME)
+    for template in sorted((ROOT / "tools/site/templates").glob("*.html")):
+        for text in re.findall(r"\{% trans.*?%\}(.*?)\{% endtrans", template.read_text("utf-8")):
+            found.append(re.sub(r"\{\{ (\w+) \}\}", r"%(\1)s", text))
+    return list(dict.fromkeys(found))
+
+
+def update(source: Path) -> None:
+    """Bring the catalogs up to the English: an entry of which the English changed is fuzzy."""
+    known, placed = entries(), set()
+    for page in (
+        *pages(),
+        WORDS,
+    ):  # of all entries, known now: a paragraph may come to another page
+        template, catalog = Catalog(fuzzy=False), read(page)
+        for message in of_page(source, page):
+            if message not in placed and (page == WORDS or messages.has_language(message)):
+                placed.add(message)
+                template.add(message)
+                if message in known and message not in catalog:
+                    entry = known[message]
+                    catalog.add(message, entry.string, user_comments=entry.user_comments)
+        catalog.update(template, update_header_comment=False, update_creation_date=False)
+        path = FOLDER / f"{page}.po"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            write_po(
+                *(file, catalog),
+                width=0,
+                no_location=True,
+                omit_header=True,
+                ignore_obsolete=True,
+                include_previous=True,
+            )
+
+
+def missing(source: Path) -> Iterator[Missing]:
+    """Of the pages that are translated."""
+    known = entries()
+    for page in (*pages(), WORDS):
+        old = {entry.id: entry for entry in read(page)}
+        for message in of_page(source, page):
+            if message not in known and (page == WORDS or messages.has_language(message)):
+                changed = message in old and old[message].fuzzy
+                yield Missing(page, message, "changed" if changed else "new")
+
+
+def stage(source: Path, folder: Path) -> None:
+    """The catalogs as Sphinx reads them: one for each translated page, with all its messages."""
+    known = {message: with_note(entry) for message, entry in entries().items()}
+    for page in (*pages(), WORDS):
+        catalog = Catalog(locale=LANGUAGE, fuzzy=False)
+        for message in of_page(source, page):
+            if message in known:
+                catalog.add(message, known[message])
+            elif not messages.has_language(message):
+                catalog.add(message, message)
+        # The words of templates are those that Sphinx itself has in this catalog.
+        path = folder / LANGUAGE / "LC_MESSAGES" / f"{'sphinx' if page == WORDS else page}.po"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        before = path.read_bytes() if path.is_file() else b""
+        new = path.with_suffix(".new")
+        with new.open("wb") as file:
+            write_po(file, catalog, width=0, omit_header=True)
+        new.replace(path) if new.read_bytes() != before else new.unlink()
+
+
+def translated(text: str) -> str:
+    """Markdown in Chinese."""
+    known = entries()
+
+    def of(message: str) -> str:
+        if message in known:
+            return with_note(known[message])
+        return f"{CHANGED} {message}" if messages.has_language(message) else message
+
+    return messages.replaced(text, of)
+
+
+def readme() -> str:
+    """README.zh-CN.md. Its anchors are those of the English one."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    title, _, text = text.partition(README_LINK)
+    linked = set(re.findall(r"\]\(#([\w-]+)\)", text))
+    for heading in re.findall(r"^## .*$", text, re.MULTILINE):
+        slug = heading[3:].lower().replace(" ", "-").replace(".", "")
+        if slug in linked:
+            text = text.replace(f"{heading}\n", f'<a id="{slug}"></a>\n\n{heading}\n')
+    return f"{title}[English](README.md){translated(text)}"
+
+
+README_LINK = "[中文](README.zh-CN.md)"
+
+
+def main() -> list[Missing]:
+    """Update the catalogs and README.zh-CN.md, and list what is shown in English."""
+    source = Source(ROOT / ".site" / "source", "")
+    source.write()
+    update(source.pages)
+    if "README" in pages():
+        README.write_text(readme(), encoding="utf-8")
+    found = list(missing(source.pages))
+    for page, message, why in found:
+        print(f"{FOLDER.name}/{page}.po: {why}: {message[:90]}")
+    mark = "::warning::" if found and os.environ.get("GITHUB_ACTIONS") else ""
+    print(f"{mark}{len(found)} paragraphs of {len(pages())} Chinese pages are shown in English.")
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(1 if main() else 0)

@@ -1,0 +1,77 @@
+"""What a translated paragraph has to keep of the English, and how Chinese is written here."""
+
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+
+from tools.translations import catalogs, messages
+
+HAN = "[\u3400-\u9fff]"
+NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+NAME = re.compile(r"[A-Za-z]\w*_\w+")
+
+
+@cache
+def terms() -> dict[str, dict]:
+    return tomllib.loads((catalogs.FOLDER / "terms.toml").read_text(encoding="utf-8"))
+
+
+def faults(english: str, chinese: str) -> Iterator[str]:
+    before, after = _kept(english), _kept(chinese)
+    for kind, what in before - after:
+        yield f"lacks the {kind} {what!r}"
+    for kind, what in after - before:
+        yield f"adds the {kind} {what!r}"
+    said, text = messages.prose(english), _flat(chinese)
+    for term, words in terms()["words"].items():
+        found = re.search(rf"(?<![\w-]){term}(s|es)?(?![\w-])", said, re.IGNORECASE)
+        if found and not any(word in text for word in words):
+            yield f"has none of {', '.join(words)} for {found[0]!r}"
+    for word, instead in terms()["never"].items():
+        if word in text:
+            yield f"says {word}; write {instead}"
+    yield from _badly_set(text)
+
+
+def _kept(message: str) -> Counter:
+    """Code, numbers, names of the API, targets of links and emphasis, which have no language."""
+    found: Counter = Counter()
+    for token in messages.INLINE.parseInline(message)[0].children or ():
+        if token.type == "code_inline":
+            found["code", token.content] += 1
+        elif token.type in ("link_open", "image"):
+            found["link", token.attrs.get("href") or token.attrs.get("src")] += 1
+        elif token.type in ("strong_open", "em_open"):
+            found["emphasis", token.tag] += 1
+        elif token.type == "text":
+            found.update(("number", number) for number in NUMBER.findall(token.content))
+            found.update(("name", name) for name in NAME.findall(token.content))
+            if re.search(r"\*\*|\*(?=\S)|`", token.content):
+                found["mark that Markdown does not understand", token.content] += 1
+    return found
+
+
+def _flat(message: str) -> str:
+    """As it is read, with one letter for each code span."""
+    shown = {"code_inline": "x", "softbreak": " "}
+    tokens = messages.INLINE.parseInline(message)[0].children or ()
+    return "".join(shown.get(token.type, token.content) for token in tokens)
+
+
+def _badly_set(text: str) -> Iterator[str]:
+    for found in re.findall(rf"{HAN}[A-Za-z0-9]|[A-Za-z0-9%]{HAN}", text):
+        yield f"needs a space in {found!r}"
+    for found in re.findall(rf"{HAN} ?[,;:!?.(]|(?:[,;:!?.]|(?<!\()\)) ?{HAN}", text):
+        yield f"needs a full-width mark in {found!r}"
+
+
+def all_faults() -> list[str]:
+    """Of all that is translated now. What is out of date is not looked at."""
+    return [
+        f"{english[:70]}: {fault}"
+        for english, entry in catalogs.entries().items()
+        if "%(" not in english
+        for fault in faults(english, str(entry.string))
+    ]
