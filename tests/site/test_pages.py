@@ -72,7 +72,9 @@ def test_without_an_address_there_are_no_links_to_edit_or_to_open_in_colab():
 
     def shown(address):
         builder = SimpleNamespace(get_relative_uri=lambda here, there: there)
-        app = SimpleNamespace(config=SimpleNamespace(repository_address=address), builder=builder)
+        app = SimpleNamespace(
+            config=SimpleNamespace(repository_address=address, language="en"), builder=builder
+        )
         context = {}
         conf.about_page(app, "notebooks/training/shards", "", context, None)
         template = (ROOT / "tools/site/templates/lesson.html").read_text("utf-8")

@@ -122,6 +122,37 @@ def test_the_search_finds_a_lesson_and_its_keys_work(page):
 
 
 @needs_browser
+def test_the_switch_leads_to_the_same_page_in_the_other_language(page):
+    open_page(page, "notebooks/start")
+    page.get_by_role("link", name="中文").first.click()
+    page.wait_for_url("**/zh/notebooks/start.html")
+    assert page.locator("html").get_attribute("lang") == "zh-CN"
+    assert "分布式" in page.locator("article").text_content()
+    page.get_by_role("link", name="English").first.click()
+    page.wait_for_url("**/site/notebooks/start.html")
+
+
+# What a Chinese reader types, and the page that must be among the first three found.
+QUERIES = {
+    "分布式训练": "index",
+    "数据并行": "docs/glossary notebooks/start",
+}
+
+
+@needs_browser
+def test_a_search_in_chinese_finds_the_right_page(page):
+    missed = {}
+    for query, right in QUERIES.items():
+        page.goto(f"{(SITE / 'zh/search.html').as_uri()}?q={query}")
+        page.locator(".search li a, .search-summary >> text=/0|没有/").first.wait_for()
+        links = page.locator(".search li a").evaluate_all("all => all.map(a => a.href)")
+        found = [link.partition("/zh/")[2].partition(".html")[0] for link in links]
+        if not {*found[:3]} & {*right.split()}:
+            missed[query] = found[:5]
+    assert missed == {}
+
+
+@needs_browser
 def test_the_first_key_leads_to_the_text_and_enter_opens_an_answer(page):
     open_page(page, "notebooks/all_reduce")
     page.keyboard.press("Tab")

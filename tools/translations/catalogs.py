@@ -23,6 +23,10 @@ FOLDER = ROOT / "translations" / LANGUAGE
 WORDS = "words"  # of the site itself, from its templates
 CHANGED = "〔这一段的英文已经改动，译文待更新〕"
 README = ROOT / "README.zh-CN.md"
+TO_CHINESE = "[中文](README.zh-CN.md)"
+TO_ENGLISH = (
+    "[English](README.md) · 下面的链接指向英文页面，中文网站用 `make site` 生成，在 `site/zh/` 里。"
+)
 
 # Of what several pages say, the first one in this order has the translation; the others follow.
 FIRST = ("index", "README", "docs/contents", "notebooks/start")
@@ -159,16 +163,13 @@ def translated(text: str) -> str:
 def readme() -> str:
     """README.zh-CN.md. Its anchors are those of the English one."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    title, _, text = text.partition(README_LINK)
+    title, _, text = text.partition(TO_CHINESE)
     linked = set(re.findall(r"\]\(#([\w-]+)\)", text))
     for heading in re.findall(r"^## .*$", text, re.MULTILINE):
         slug = heading[3:].lower().replace(" ", "-").replace(".", "")
         if slug in linked:
             text = text.replace(f"{heading}\n", f'<a id="{slug}"></a>\n\n{heading}\n')
-    return f"{title}[English](README.md){translated(text)}"
-
-
-README_LINK = "[中文](README.zh-CN.md)"
+    return f"{title}{TO_ENGLISH}{translated(text)}"
 
 
 def main() -> list[Missing]:
