@@ -272,7 +272,7 @@ class Job:
         ]
         if not any(world.joining() for _, world in parts):
             return None
-        if any(world.late or world.far for _, world in parts):
+        if any({*world.late, *world.far}.intersection(world.absent()) for _, world in parts):
             return None
         if any(world.has_ended() for _, world in parts):
             return None
