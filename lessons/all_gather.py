@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# all_gather
+# all_gather: every rank gets the tensors of all ranks
 
 `all_gather` gives every rank the tensors of all ranks, in rank order.
 
@@ -119,7 +119,7 @@ def unequal_lengths(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(unequal_lengths)
+    run(unequal_lengths, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# all_reduce
+# all_reduce: every rank gets the sum of all ranks' tensors
 
 `all_reduce` adds up one tensor of every rank, and every rank gets the sum.
 
@@ -108,7 +108,7 @@ def training_step(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(training_step)
+    run(training_step, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

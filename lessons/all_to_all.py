@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# all_to_all
+# all_to_all: each rank sends a piece to each rank
 
 In `all_to_all` every rank has n pieces, one for each rank, and receives n pieces, one from each
 rank.
@@ -82,7 +82,7 @@ def columns_to_rows(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(columns_to_rows)
+    run(columns_to_rows, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -118,7 +118,7 @@ def unequal_pieces(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(unequal_pieces)
+    run(unequal_pieces, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -182,7 +182,7 @@ def dispatch_and_return(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(dispatch_and_return)
+    run(dispatch_and_return, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

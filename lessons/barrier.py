@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# barrier
+# barrier: wait until every rank has come
 
 No rank returns from `barrier` before every rank has called it.
 
@@ -103,7 +103,7 @@ def barrier_and_a_file(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(barrier_and_a_file)
+    run(barrier_and_a_file, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -148,7 +148,7 @@ def barrier_of_a_group(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(barrier_of_a_group)
+    run(barrier_of_a_group, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -199,7 +199,7 @@ def monitored_barrier(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(monitored_barrier)
+    run(monitored_barrier, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

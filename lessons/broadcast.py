@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# broadcast
+# broadcast: the tensor of one rank for all ranks
 
 `broadcast` copies the tensor of one rank, the root, into the tensors of all other ranks.
 
@@ -115,7 +115,7 @@ def broadcast_every_root(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(broadcast_every_root)
+    run(broadcast_every_root, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

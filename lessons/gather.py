@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# gather
+# gather: one rank gets the tensors of all ranks
 
 With `gather`, one rank, the [root](../docs/glossary.md#root), receives one tensor from every rank,
 in rank order.
@@ -88,7 +88,7 @@ def gather_into_rows(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(gather_into_rows)
+    run(gather_into_rows, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -153,7 +153,7 @@ def pickles_run_code(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(pickles_run_code)
+    run(pickles_run_code, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

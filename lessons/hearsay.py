@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# hearsay
+# hearsay: claims about distributed PyTorch that are often repeated, tested
 
 Claims about distributed PyTorch that are often repeated, each with a program that tests it.
 

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# isend_irecv
+# isend_irecv: point-to-point communication without waiting
 
 `isend` and `irecv` start a send and a receive and return immediately, each with a `Work`.
 
@@ -100,7 +100,7 @@ def overlap(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(overlap)
+    run(overlap, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -148,7 +148,7 @@ def tags(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(tags)
+    run(tags, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -194,7 +194,7 @@ def ring_exchange(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(ring_exchange)
+    run(ring_exchange, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

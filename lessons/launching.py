@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# launching
+# launching: start ranks with torchrun, spawn or plain python
 
 You can also start ranks without torchrun, and let them meet at an address or in a file.
 
@@ -136,7 +136,7 @@ def init_waits_for_all(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(init_waits_for_all)
+    run(init_waits_for_all, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# new_group
+# new_group: collectives among some of the ranks
 
 `new_group` makes a group of some ranks, in which every collective works as if there were no others.
 
@@ -105,7 +105,7 @@ def half_sums(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(half_sums)
+    run(half_sums, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -150,7 +150,7 @@ def in_two_orders(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(in_two_orders)
+    run(in_two_orders, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -205,7 +205,7 @@ def global_and_group_ranks(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(global_and_group_ranks)
+    run(global_and_group_ranks, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -248,7 +248,7 @@ def grid(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(grid)
+    run(grid, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

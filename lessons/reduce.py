@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# reduce
+# reduce: one rank gets the sum of all ranks' tensors
 
 `reduce` adds up one tensor of every rank, and one rank, the [root](../docs/glossary.md#root), gets
 the sum.
@@ -88,7 +88,7 @@ def what_is_left(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(what_is_left)
+    run(what_is_left, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -129,7 +129,7 @@ def speed_of_the_job(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(speed_of_the_job)
+    run(speed_of_the_job, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# reduce_scatter
+# reduce_scatter: each rank gets one piece of the sum
 
 `reduce_scatter` adds up the tensors of all ranks, cuts the sum into n pieces, and gives piece r to
 rank r.
@@ -118,7 +118,7 @@ def sharded_optimizer(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(sharded_optimizer)
+    run(sharded_optimizer, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

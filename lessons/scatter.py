@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# scatter
+# scatter: one rank gives a tensor to each rank
 
 With `scatter`, one rank, the [root](../docs/glossary.md#root), has a list of n tensors, and rank r
 receives number r.
@@ -99,7 +99,7 @@ def scatter_uneven_rows(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(scatter_uneven_rows)
+    run(scatter_uneven_rows, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -144,7 +144,7 @@ def share_in_memory(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(share_in_memory)
+    run(share_in_memory, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# send_recv
+# send_recv: point-to-point communication, from one rank to another
 
 `send` sends a tensor to one other rank, which receives it with `recv`; no third rank takes part.
 
@@ -107,7 +107,7 @@ def stages(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(stages)
+    run(stages, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# start
+# start: two copies of one script, and the words rank, world and backend
 
 Distributed PyTorch is one script, started once per GPU. Each copy is an ordinary process with its
 own memory, and the copies talk to each other through `torch.distributed`.
@@ -118,7 +118,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # `run(step)` replaces torchrun: it starts four processes, connects them, calls the step in each,
 # and prints what each one returned, here 1111, a digit from every rank. `device` is where tensors
-# belong: with gloo, on the CPU.
+# belong: with gloo, on the CPU. With `folded=True` a notebook hides the output until you have
+# answered the question above it.
 #
 # `check(got, expected, call)` fails unless every element is as expected. The lines below `# proof`
 # compute the expected value, without `torch.distributed`, so answer a question before you read
@@ -148,7 +149,7 @@ def no_shared_memory(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(no_shared_memory)
+    run(no_shared_memory, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

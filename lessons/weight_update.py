@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# weight_update
+# weight_update: a trainer sends new weights to inference engines
 
 A trainer sends its new weights to the ranks that work with copies of them.
 

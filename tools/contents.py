@@ -34,9 +34,13 @@ def minutes(lesson: chapters.Lesson) -> tuple[float, float]:
 
 
 def parts(lesson: chapters.Lesson) -> tuple[str, list[str]]:
-    """Its prose, and its lines of code. What a lesson of the route shows of its program is code."""
+    """Its prose, and its lines of code. What a lesson of the route shows of its program is code.
+
+    The title is read where the lesson is chosen.
+    """
     cells = jupytext.read(lesson.path).cells
     prose = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    prose = prose.removeprefix(f"# {lesson.title}\n")
     code = [cell.source for cell in cells if cell.cell_type == "code"]
     if lesson.name.startswith("route/"):
         code += _SHOWN.findall(prose)
@@ -102,7 +106,7 @@ def _chapter(chapter: chapters.Chapter) -> str:
     rows = []
     for lesson in chapter.lessons:
         name = lesson.name
-        link = f"[{lesson.path.stem}](../notebooks/{name}.ipynb), [.py](../lessons/{name}.py)"
+        link = f"[{lesson.title}](../notebooks/{name}.ipynb), [.py](../lessons/{name}.py)"
         rows.append([link, lesson.summary, *in_fives([lesson])])
     if len(chapter.lessons) > 1:
         rows.append(["together", "", *in_fives(chapter.lessons)])

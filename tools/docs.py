@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tools import (
     algorithm_tables,
+    card,
     claims_table,
     contents,
     elastic_table,
@@ -74,6 +75,7 @@ SECTIONS = {
     for section in (
         GeneratedSection("picture", "docs/calls.svg", readme_picture.svg),
         GeneratedSection("training-picture", "docs/data_parallel.svg", training_picture.svg),
+        GeneratedSection("card", "docs/card.md", card.calls),
         GeneratedSection("lessons", "README.md", contents.route),
         GeneratedSection("contents", "docs/contents.md", contents.page),
         GeneratedSection("works", "docs/backends.md", claims_table.short),

@@ -5,15 +5,12 @@ The lesson is the source: to change a notebook, change its lesson. Whatever diff
 """
 
 import asyncio
-import itertools
 import os
 import sys
 import time
 from collections.abc import Iterator
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 import jupytext
 import nbformat
@@ -83,34 +80,6 @@ def _cures(notebook: nbformat.NotebookNode) -> Iterator[tuple]:
             yield tuple(cure_and_its_run)
 
 
-def fold(notebook: nbformat.NotebookNode) -> None:
-    """Fold what a reader is asked to find out: the outputs of a cell above a folded answer, and
-    those of a cure.
-
-    They become one output of HTML, which is folded on every page that shows the notebook: the mark
-    `collapsed` of a cell is known to Jupyter alone. Whoever runs the cell sees its output unfolded.
-    """
-    pairs = itertools.pairwise(notebook.cells)
-    asked = [run for run, answer in pairs if answer.source.startswith("<details>")]
-    for run in asked + [run for _, run in _cures(notebook)]:
-        run.outputs = [_folded(run.outputs)]
-
-
-def _folded(outputs: list[nbformat.NotebookNode]) -> nbformat.NotebookNode:
-    printed = "".join(one.text for one in outputs if one.output_type == "stream")
-    pictures = [_image(one.data) for one in outputs if one.output_type == "display_data"]
-    # The font is named because nbconvert's page sets another one.
-    text = f'<pre style="font-family: monospace">{escape(printed)}</pre>'
-    page = "\n".join(["<details><summary>Output</summary>", text, *pictures, "</details>"])
-    return nbformat.v4.new_output("display_data", {"text/html": page, "text/plain": printed})
-
-
-def _image(data: nbformat.NotebookNode) -> str:
-    # subtle: not the <svg> itself. Jupyter drops it from a notebook that is not trusted yet.
-    source = quote(data["image/svg+xml"], safe=" !$&()*+,/:;=?@[]'")
-    return f'<img alt="{escape(data["text/plain"])}" src="data:image/svg+xml,{escape(source)}">'
-
-
 async def executed(
     lesson: Path, kernel: "AsyncKernelManager | None" = None
 ) -> nbformat.NotebookNode:
@@ -139,10 +108,14 @@ async def executed(
         client.kc.stop_channels()
     notebook.metadata = nbformat.from_dict(_METADATA)
     for cell in notebook.cells:
-        if cell.cell_type == "code":  # stderr holds progress and the messages of libraries
-            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
-    fold(notebook)
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if not _is_passing(output)]
     return notebook
+
+
+def _is_passing(output: nbformat.NotebookNode) -> bool:
+    """Messages of libraries, and the note that a step was running, which is erased by now."""
+    return output.get("name") == "stderr" or output.get("data", {}).get("text/html") == ""
 
 
 async def _make(lesson: Path, turn: asyncio.Semaphore) -> bool:

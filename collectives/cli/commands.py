@@ -1,7 +1,9 @@
 """The command line: its commands, of which `list` and `env` are here."""
 
 import os
+import shutil
 import sys
+import textwrap
 from typing import Annotated
 
 import typer
@@ -96,10 +98,20 @@ def list_lessons(
     width = max(len(name) for one in wanted for name in one.names)
     texts = []
     for one in wanted:
-        lines = [f"  {lesson.name:<{width}}  {lesson.summary}" for lesson in one.lessons]
-        texts.append("\n".join([f"{one.name}: {one.title}", *lines]))
+        lines = [_hanging(f"  {lesson.name:<{width}}  ", lesson.summary) for lesson in one.lessons]
+        texts.append("\n".join([_hanging("", f"{one.name}: {one.title}"), *lines]))
     print_text("\n\n".join(texts))
     return 0
+
+
+def _hanging(name: str, text: str) -> str:
+    """A text behind a name, in lines as wide as the terminal; in a file or pipe, one line."""
+    if not sys.stdout.isatty():
+        return name + text
+    columns = shutil.get_terminal_size().columns
+    indent = len(name) if len(name) <= columns // 2 else 4
+    block = textwrap.indent(textwrap.fill(text, columns - indent), " " * indent)
+    return name + block[indent:] if indent == len(name) else f"{name.rstrip()}\n{block}"
 
 
 @app.command("env")

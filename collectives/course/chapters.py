@@ -29,12 +29,21 @@ class Lesson:
     path: Path
 
     @property
+    def title(self) -> str:
+        """Its file's name, and what it holds: "reduce: one rank gets the sum of all"."""
+        return self._title_cell[0].removeprefix("# ")
+
+    @property
     def summary(self) -> str:
         """The first sentence of the title cell, below the title. A link is its words."""
-        _, title_cell, *_ = self.path.read_text(encoding="utf-8").split('"""', 2)
-        _, paragraph, *_ = title_cell.strip().split("\n\n", 2)
+        paragraph = self._title_cell[1]
         paragraph = re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", " ".join(paragraph.split()))
         return re.split(r"(?<=\.) ", paragraph, maxsplit=1)[0]
+
+    @property
+    def _title_cell(self) -> list[str]:
+        """Its paragraphs. The first one is the title."""
+        return self.path.read_text(encoding="utf-8").split('"""', 2)[1].strip().split("\n\n")
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 Apart from console.py, because rich takes long to import, and most lessons print plain text alone.
 """
 
+import io
 from collections.abc import Iterable
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -39,3 +40,11 @@ def print_block(block: RenderableType) -> None:
     with out.capture() as text:
         out.print(block)
     print("\n".join(line.rstrip() for line in text.get().splitlines()))
+
+
+def plain(block: RenderableType, width: int) -> str:
+    """The block without colours and without blanks at the ends of its lines."""
+    text = io.StringIO()
+    out = _Console(file=text, force_jupyter=False, color_system=None, highlight=False, width=width)
+    out.print(block)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())

@@ -21,7 +21,7 @@ from collectives.course import files
 from collectives.course.console import check_stdout, drop_stdout, print_text
 from collectives.course.marks import WorldSpec, world_of
 from collectives.course.results import StepReport, lab_table, table
-from collectives.course.show import Display, show_in_notebook
+from collectives.course.show import Display
 from collectives.launcher.failure import LaunchError
 from collectives.launcher.launch import launch_in
 from collectives.launcher.server import start_beside_torch
@@ -35,8 +35,10 @@ if files.program_runs_lessons():  # and is about to import torch
     start_beside_torch()
 
 
-def run(step: Callable) -> None:
+def run(step: Callable, *, folded: bool = False) -> None:
     """Call a step in the world that this process belongs to, else in a new one; print its results.
+
+    With `folded` a notebook shows them behind a click: its reader is asked a question first.
 
     Reads the options from the command line, except in a notebook. There the first call starts the
     process from which all ranks are forked, and which imports torch first. In a notebook failures
@@ -49,8 +51,9 @@ def run(step: Callable) -> None:
     """
     if _in_notebook():
         report = run_step(step, World.chosen(), record="tensors")
-        print_text(report.text, end="")
-        show_in_notebook(report)
+        from collectives.course import in_notebook
+
+        in_notebook.show(report, folded)
         return
     lesson, typed = step.__module__, sys.argv[1:]
     _, display = _words(lesson, *typed)
@@ -266,9 +269,15 @@ def _run_isolated(step: Callable, world: World, record: str | None) -> StepRepor
 
 @contextlib.contextmanager
 def _patience(name: str, world_size: int) -> Iterator[None]:
-    """After a second, say on stderr that the step is still running."""
+    """After a second, say that the step still runs: on stderr, in a notebook until it ends."""
     who = "1 rank is" if world_size == 1 else f"{world_size} ranks are"
     text = f"{name}: {who} at work ..."
+    if _in_notebook():
+        from collectives.course import in_notebook
+
+        with in_notebook.note_after(1.0, text):
+            yield
+        return
     timer = threading.Timer(1.0, lambda: print(text, file=sys.stderr))
     timer.daemon = True
     if is_alone_or_rank(0):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from collectives.recording.call import Call
 
-_WIDTH = 120  # characters of a line in a file or pipe
+WIDTH = 120  # characters of a line in a file or pipe
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Display:
 
     def show(self, report: StepReport) -> None:
         """Print and write what is wanted of a step that was recorded, or that draws itself."""
-        if report.calls is None and not _drawable(report):
+        if report.calls is None and not drawable(report):
             return
         if self.picture:
             _print_picture(report)
@@ -73,11 +73,11 @@ class Display:
         """Write the first picture to the file that was named, the others to files beside it."""
         from collectives.pictures import picture
 
-        figures = _figures(report)
-        if not figures:
+        drawn = figures(report)
+        if not drawn:
             why = "its data cannot be traced, or it calls too often (--trace FILE.json shows all)"
             print(f"{report.name}: no picture: {why}", file=sys.stderr)
-        for number, figure in enumerate(figures, 1):
+        for number, figure in enumerate(drawn, 1):
             file = path
             if self.pictures_saved:
                 suffix = f"-{number}" if number > 1 else ""
@@ -109,22 +109,7 @@ def _check_picture(path: Path) -> None:
         raise ValueError(str(error)) from None
 
 
-def show_in_notebook(report: StepReport) -> None:
-    """Show the pictures of a step under its cell."""
-    from IPython.display import display
-
-    try:
-        from collectives.pictures import picture
-    except ImportError as error:  # no matplotlib
-        print(error, file=sys.stderr)
-        return
-    for figure in _figures(report):
-        text = figure.get_label()
-        data = {"image/svg+xml": picture.svg(figure).decode(), "text/plain": text}
-        display(data, raw=True, metadata={"image/svg+xml": {"alt": text}})
-
-
-def _drawable(report: StepReport) -> list[list]:
+def drawable(report: StepReport) -> list[list]:
     """What the ranks returned that draws itself: for each name, the values of all ranks."""
     rows = [one if isinstance(one, dict) else {"": one} for one in report.results]
     names = rows[0] if rows else ()
@@ -132,10 +117,10 @@ def _drawable(report: StepReport) -> list[list]:
     return [values for values in found if all(hasattr(value, "draw") for value in values)]
 
 
-def _figures(report: StepReport) -> list[Figure]:
+def figures(report: StepReport) -> list[Figure]:
     """What was returned and draws itself, else what the ranks called."""
-    if drawable := _drawable(report):
-        return [values[0].draw(report.name, values) for values in drawable]
+    if found := drawable(report):
+        return [values[0].draw(report.name, values) for values in found]
     from collectives import pictures
 
     outcomes = enumerate(report.outcomes)
@@ -152,10 +137,10 @@ def _print_picture(report: StepReport) -> None:
     calls = report.calls or []
     if found := illustration.data(calls):
         for call in found:
-            rich_console.console(width=_WIDTH).print(text.text(call))
+            rich_console.console(width=WIDTH).print(text.text(call))
         return
     hint = "its data cannot be traced"
-    if _drawable(report) or illustration.order_matters(calls):
+    if drawable(report) or illustration.order_matters(calls):
         hint = "try --save-picture"
     print(
         f"{report.name}: no picture, because no collective of all ranks shows where data went; "

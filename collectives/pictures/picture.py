@@ -51,6 +51,8 @@ if importlib.util.find_spec("matplotlib") is None:
 # On a page, a wide picture shrinks to the page's width.
 _ATTRIBUTES = 'font-family="DejaVu Sans, Verdana, sans-serif" style="max-width:100%;height:auto"'
 
+_COLOURS = 32  # of a PNG in a notebook
+
 _NO_RANK, _EDGE = "#dcdcdc", "#555555"
 _PLAIN = {"edgecolor": _EDGE, "linewidth": 0.8}
 
@@ -130,6 +132,17 @@ def svg(figure: "Figure") -> bytes:
     code = _numbered(_rounded(code), label)
     attributes = f'{_ATTRIBUTES} role="img" aria-label={quoteattr(label)}'
     return code.replace(">", f" {attributes}>", 1).encode()
+
+
+def png(figure: "Figure") -> bytes:
+    """The figure as a small PNG of a few colours, as wide as the SVG is on a screen."""
+    from PIL import Image  # matplotlib brings it
+
+    drawn, small = io.BytesIO(), io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=96)
+    image = Image.open(drawn).convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
+    image.save(small, format="png", optimize=True)
+    return small.getvalue()
 
 
 def _rounded(code: str) -> str:

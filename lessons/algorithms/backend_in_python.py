@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# backend_in_python
+# backend_in_python: write a process group backend of your own
 
 A process group in Python executes the algorithms of this chapter, and DDP and FSDP2 train on it.
 
@@ -196,7 +196,7 @@ def fsdp_by_hand(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(fsdp_by_hand)
+    run(fsdp_by_hand, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# bruck
+# bruck: all_gather and all_to_all for any number of ranks
 
 An `all_gather`, an `all_to_all` and a barrier in which the distance doubles, for any number of
 ranks.
@@ -73,7 +73,7 @@ def bruck(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(bruck)
+    run(bruck, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -194,7 +194,7 @@ def bruck_all_to_all(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(bruck_all_to_all)
+    run(bruck_all_to_all, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# doubling
+# doubling: recursive doubling and halving
 
 An `all_reduce` in `log2(n)` steps: in each step, every rank has the sum of twice as many ranks.
 
@@ -107,7 +107,7 @@ def doubling(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(doubling)
+    run(doubling, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -165,7 +165,7 @@ def halving(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(halving)
+    run(halving, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# every_size
+# every_size: batch-invariant results in inference
 
 A model that serves requests gives another answer when more requests share its batch. The weights
 are the same and so is your request, so what has changed? Part of it is the `all_reduce` between the
@@ -91,7 +91,7 @@ def one_more_row(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(one_more_row)
+    run(one_more_row, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -210,7 +210,7 @@ def pinned(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(pinned)
+    run(pinned, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -268,7 +268,7 @@ def gathered_first(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(gathered_first)
+    run(gathered_first, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

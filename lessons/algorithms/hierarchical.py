@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# hierarchical
+# hierarchical: all_reduce inside machines first, then between them
 
 An `all_reduce` first inside each machine, then between the machines, sends less over the network.
 
@@ -79,7 +79,7 @@ def hierarchical(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(hierarchical)
+    run(hierarchical, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -133,7 +133,7 @@ def leaders_only(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(leaders_only)
+    run(leaders_only, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -181,7 +181,7 @@ def between_machines(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(between_machines)
+    run(between_machines, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

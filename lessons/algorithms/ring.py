@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# ring
+# ring: ring all-reduce, step by step
 
 An `all_reduce` made of messages: every rank sends to its right neighbour, and receives from its
 left one.
@@ -91,7 +91,7 @@ def ring(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(ring)
+    run(ring, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

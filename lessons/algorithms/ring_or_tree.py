@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# ring_or_tree
+# ring_or_tree: two claims on which is faster, simulated
 
 Two well-known claims on rings and trees, tried with the simulation of which_one_when.
 
@@ -67,7 +67,7 @@ def rule_of_thumb(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(rule_of_thumb)
+    run(rule_of_thumb, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -129,7 +129,7 @@ def claim_of_180(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(claim_of_180)
+    run(claim_of_180, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

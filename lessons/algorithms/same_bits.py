@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# same_bits
+# same_bits: is all_reduce deterministic? The order of a sum
 
 A sum of floating-point numbers depends on the order of its terms. So an algorithm also decides
 which bits come out.
@@ -65,7 +65,7 @@ def same_bits(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(same_bits)
+    run(same_bits, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -114,7 +114,7 @@ def five_algorithms(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(five_algorithms)
+    run(five_algorithms, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# tree
+# tree: broadcast and reduce along a tree
 
 In a broadcast along a tree, the number of ranks that have the data doubles in each step; a reduce
 runs the same way backwards.
@@ -78,7 +78,7 @@ def tree(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(tree)
+    run(tree, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -128,7 +128,7 @@ def up_and_down(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(up_and_down)
+    run(up_and_down, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -186,7 +186,7 @@ def double_tree(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(double_tree)
+    run(double_tree, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

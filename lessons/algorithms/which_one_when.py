@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# which_one_when
+# which_one_when: latency, bandwidth and the fastest algorithm
 
 Which algorithm is the fastest depends on the size of the tensor, the number of ranks, and the
 network.
@@ -84,7 +84,7 @@ def which_one_when(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(which_one_when)
+    run(which_one_when, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -127,7 +127,7 @@ def algorithms_measured(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(algorithms_measured)
+    run(algorithms_measured, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -183,7 +183,7 @@ def packed(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(packed)
+    run(packed, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

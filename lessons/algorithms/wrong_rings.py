@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# wrong_rings
+# wrong_rings: how to test a collective that you wrote
 
 How to test a collective that you have written or copied: two published rings, and what finds them.
 
@@ -68,7 +68,7 @@ def wrong_tensor(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(wrong_tensor)
+    run(wrong_tensor, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -117,7 +117,7 @@ def whole_tensors(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(whole_tensors)
+    run(whole_tensors, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

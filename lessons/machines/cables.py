@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# cables
+# cables: how many bytes go through each cable
 
 How many bytes an `all_reduce` sends through the cables depends on the algorithm, and on which rank
 is on which machine.
@@ -147,7 +147,7 @@ def cables():
 
 # %%
 if __name__ == "__main__":
-    run(cables)
+    run(cables, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -202,7 +202,7 @@ def who_sits_where():
 
 # %%
 if __name__ == "__main__":
-    run(who_sits_where)
+    run(who_sits_where, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

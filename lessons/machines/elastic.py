@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# elastic
+# elastic: elastic training, machines that leave and join
 
 A rank, an agent or a machine goes, or a machine comes, and torchrun starts the training again with
 the machines that are there.
@@ -90,7 +90,7 @@ def elastic():
 
 # %%
 if __name__ == "__main__":
-    run(elastic)
+    run(elastic, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -132,7 +132,7 @@ def machines_go_and_come():
 
 # %%
 if __name__ == "__main__":
-    run(machines_go_and_come)
+    run(machines_go_and_come, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -182,7 +182,7 @@ def agents_that_say_nothing():
 
 # %%
 if __name__ == "__main__":
-    run(agents_that_say_nothing)
+    run(agents_that_say_nothing, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

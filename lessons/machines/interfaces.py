@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# interfaces
+# interfaces: NCCL_SOCKET_IFNAME, and the wrong network interface
 
 An address that no other machine can reach is the most common reason why a first job on two machines
 fails.
@@ -89,7 +89,7 @@ def interfaces():
 
 # %%
 if __name__ == "__main__":
-    run(interfaces)
+    run(interfaces, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -145,7 +145,7 @@ def who_opens_which_ports():
 
 # %%
 if __name__ == "__main__":
-    run(who_opens_which_ports)
+    run(who_opens_which_ports, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

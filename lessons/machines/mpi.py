@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# mpi
+# mpi: start ranks with mpiexec
 
 One `mpiexec` starts the ranks of a torch program on all machines.
 
@@ -92,7 +92,7 @@ def mpi():
 
 # %%
 if __name__ == "__main__":
-    run(mpi)
+    run(mpi, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -129,7 +129,7 @@ def round_robin():
 
 # %%
 if __name__ == "__main__":
-    run(round_robin)
+    run(round_robin, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

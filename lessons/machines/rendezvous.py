@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# rendezvous
+# rendezvous: how torchrun's ranks on several machines meet
 
 Ranks on several machines meet at a store, whose address all of them know.
 
@@ -78,7 +78,7 @@ def rendezvous():
 
 # %%
 if __name__ == "__main__":
-    run(rendezvous)
+    run(rendezvous, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -144,7 +144,7 @@ def three_ways_to_name_it():
 
 # %%
 if __name__ == "__main__":
-    run(three_ways_to_name_it)
+    run(three_ways_to_name_it, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -207,7 +207,7 @@ def who_gives_the_numbers():
 
 # %%
 if __name__ == "__main__":
-    run(who_gives_the_numbers)
+    run(who_gives_the_numbers, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

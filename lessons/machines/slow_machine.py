@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# slow_machine
+# slow_machine: find the straggler, the slowest rank
 
 A collective is as fast as its slowest member, and every rank measures the same slow call.
 
@@ -102,7 +102,7 @@ def slow_machine():
 
 # %%
 if __name__ == "__main__":
-    run(slow_machine)
+    run(slow_machine, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -178,7 +178,7 @@ def slow_computer():
 
 # %%
 if __name__ == "__main__":
-    run(slow_computer)
+    run(slow_computer, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

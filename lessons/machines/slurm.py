@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# slurm
+# slurm: srun, sbatch and torchrun on a cluster
 
 On a cluster a scheduler starts the ranks, and queues a job again that lost a machine.
 
@@ -78,7 +78,7 @@ def slurm():
 
 # %%
 if __name__ == "__main__":
-    run(slurm)
+    run(slurm, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -214,7 +214,7 @@ def queued_again():
 
 # %%
 if __name__ == "__main__":
-    run(queued_again)
+    run(queued_again, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -298,7 +298,7 @@ def who_is_warned():
 
 # %%
 if __name__ == "__main__":
-    run(who_is_warned)
+    run(who_is_warned, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# two_jobs
+# two_jobs: connect two torchrun jobs, trainer and engines
 
 Two jobs that were started separately meet at a second store, and make a group beside their worlds.
 
@@ -118,7 +118,7 @@ def two_jobs():
 
 # %%
 if __name__ == "__main__":
-    run(two_jobs)
+    run(two_jobs, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -234,7 +234,7 @@ def what_works():
 
 # %%
 if __name__ == "__main__":
-    run(what_works)
+    run(what_works, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -309,7 +309,7 @@ def the_same_tensors():
 
 # %%
 if __name__ == "__main__":
-    run(the_same_tensors)
+    run(the_same_tensors, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

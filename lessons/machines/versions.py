@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# versions
+# versions: update weights without mixing two versions
 
 Engines that answer while new weights arrive must not mix two versions, nor may a death leave them
 with different ones.
@@ -139,7 +139,7 @@ def versions():
 
 # %%
 if __name__ == "__main__":
-    run(versions)
+    run(versions, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -288,7 +288,7 @@ def an_engine_dies():
 
 # %%
 if __name__ == "__main__":
-    run(an_engine_dies)
+    run(an_engine_dies, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

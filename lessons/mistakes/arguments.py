@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# arguments
+# arguments: mismatched shapes, dtypes, roots and reductions
 
 All ranks make the same call at the same time, but with different arguments: a length, a dtype, a
 root, a reduction, sizes.
@@ -44,7 +44,7 @@ def add_losses(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(add_losses)
+    run(add_losses, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -79,7 +79,7 @@ def a_sum_and_a_count(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(a_sum_and_a_count)
+    run(a_sum_and_a_count, folded=True)
 
 # %% [markdown]
 # ## Program 2: samples are counted
@@ -100,7 +100,7 @@ def count_samples(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(count_samples)
+    run(count_samples, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -131,7 +131,7 @@ def one_dtype(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(one_dtype)
+    run(one_dtype, folded=True)
 
 # %% [markdown]
 # ## Program 3: the best model for all
@@ -154,7 +154,7 @@ def share_the_best_model(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(share_the_best_model)
+    run(share_the_best_model, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -184,7 +184,7 @@ def agree_on_the_root(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(agree_on_the_root)
+    run(agree_on_the_root, folded=True)
 
 # %% [markdown]
 # ## Program 4: a sum over three ranks
@@ -203,7 +203,7 @@ def sum_over_three_ranks(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(sum_over_three_ranks)
+    run(sum_over_three_ranks, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -232,7 +232,7 @@ def one_reduction(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(one_reduction)
+    run(one_reduction, folded=True)
 
 # %% [markdown]
 # ## Program 5: tokens for two experts
@@ -259,7 +259,7 @@ def tokens_for_two_experts(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(tokens_for_two_experts)
+    run(tokens_for_two_experts, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -292,7 +292,7 @@ def exchange_the_splits(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(exchange_the_splits)
+    run(exchange_the_splits, folded=True)
 
 # %% [markdown]
 # ## Program 6: pieces are gathered
@@ -315,7 +315,7 @@ def gather_pieces(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(gather_pieces)
+    run(gather_pieces, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -349,7 +349,7 @@ def pad_and_cut(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(pad_and_cut)
+    run(pad_and_cut, folded=True)
 
 # %% [markdown]
 # ## Program 7: a rank without tokens
@@ -378,7 +378,7 @@ def rank_without_tokens(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(rank_without_tokens)
+    run(rank_without_tokens, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -410,7 +410,7 @@ def exchange_nothing(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(exchange_nothing)
+    run(exchange_nothing, folded=True)
 
 # %% [markdown]
 # ## Fix it yourself

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# buffers
+# buffers: tensors read too early, or overwritten too early
 
 A collective writes into memory that you gave it, at a time that it chooses.
 
@@ -48,7 +48,7 @@ def six_numbers(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(six_numbers)
+    run(six_numbers, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -84,7 +84,7 @@ def length_first(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(length_first)
+    run(length_first, folded=True)
 
 # %% [markdown]
 # ## Program 2: the mean of what was received
@@ -105,7 +105,7 @@ def mean_after_recv(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(mean_after_recv)
+    run(mean_after_recv, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -143,7 +143,7 @@ def one_shape(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(one_shape)
+    run(one_shape, folded=True)
 
 # %% [markdown]
 # ## Program 3: one tensor for every batch
@@ -170,7 +170,7 @@ def one_tensor_for_every_batch(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(one_tensor_for_every_batch)
+    run(one_tensor_for_every_batch, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -207,7 +207,7 @@ def changed_after_wait(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(changed_after_wait)
+    run(changed_after_wait, folded=True)
 
 # %% [markdown]
 # ## Program 4: a gradient in the background
@@ -230,7 +230,7 @@ def gradient_in_background(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(gradient_in_background)
+    run(gradient_in_background, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -261,7 +261,7 @@ def wait_then_use(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(wait_then_use)
+    run(wait_then_use, folded=True)
 
 # %% [markdown]
 # ## Program 5: the loss on every rank
@@ -279,7 +279,7 @@ def loss_on_every_rank(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(loss_on_every_rank)
+    run(loss_on_every_rank, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -306,7 +306,7 @@ def all_reduce_for_all(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(all_reduce_for_all)
+    run(all_reduce_for_all, folded=True)
 
 # %% [markdown]
 # ## Program 6: the sum of a column
@@ -325,7 +325,7 @@ def sum_a_column(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(sum_a_column)
+    run(sum_a_column, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -355,7 +355,7 @@ def column_through_a_copy(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(column_through_a_copy)
+    run(column_through_a_copy, folded=True)
 
 # %% [markdown]
 # ## Program 7: the sum of a transposed gradient
@@ -374,7 +374,7 @@ def sum_a_transposed_gradient(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(sum_a_transposed_gradient)
+    run(sum_a_transposed_gradient, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -404,7 +404,7 @@ def keep_the_copy(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(keep_the_copy)
+    run(keep_the_copy, folded=True)
 
 # %% [markdown]
 # ## Fix it yourself

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# data
+# data: wrong or uneven batches, samples, seeds and metrics
 
 The collectives are right, but what the ranks put into them is wrong: samples, random numbers,
 metrics, or the lines that they print.
@@ -45,7 +45,7 @@ def random_flips(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(random_flips)
+    run(random_flips, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -75,7 +75,7 @@ def a_seed_of_its_own(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(a_seed_of_its_own)
+    run(a_seed_of_its_own, folded=True)
 
 # %% [markdown]
 # ## Program 2: random numbers of three libraries
@@ -99,7 +99,7 @@ def three_generators(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(three_generators)
+    run(three_generators, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -132,7 +132,7 @@ def all_three_are_seeded(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(all_three_are_seeded)
+    run(all_three_are_seeded, folded=True)
 
 # %% [markdown]
 # ## Program 3: one epoch on three ranks
@@ -151,7 +151,7 @@ def one_epoch(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(one_epoch)
+    run(one_epoch, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -184,7 +184,7 @@ def a_sampler(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(a_sampler)
+    run(a_sampler, folded=True)
 
 # %% [markdown]
 # ## Program 4: a sampler deals out six samples
@@ -209,7 +209,7 @@ def deal_out_a_data_set(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(deal_out_a_data_set)
+    run(deal_out_a_data_set, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -248,7 +248,7 @@ def one_data_set(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(one_data_set)
+    run(one_data_set, folded=True)
 
 # %% [markdown]
 # ## Program 5: three epochs
@@ -266,7 +266,7 @@ def three_epochs(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(three_epochs)
+    run(three_epochs, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -297,7 +297,7 @@ def set_epoch(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(set_epoch)
+    run(set_epoch, folded=True)
 
 # %% [markdown]
 # ## Program 6: the accuracy of a validation
@@ -318,7 +318,7 @@ def accuracy_of_a_validation(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(accuracy_of_a_validation)
+    run(accuracy_of_a_validation, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -350,7 +350,7 @@ def exact_accuracy(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(exact_accuracy)
+    run(exact_accuracy, folded=True)
 
 # %% [markdown]
 # ## Program 7: the ranks print in turn
@@ -385,7 +385,7 @@ def printing_in_turn(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(printing_in_turn)
+    run(printing_in_turn, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -420,7 +420,7 @@ def printed_by_one(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(printed_by_one)
+    run(printed_by_one, folded=True)
 
 # %% [markdown]
 # Next lesson: [training](../../notebooks/mistakes/training.ipynb), in which the samples are right,

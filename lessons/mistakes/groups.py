@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# groups
+# groups: process groups that not every rank creates
 
 All ranks of the world must create every group, even the ranks that are not in it, and all in the
 same order.
@@ -52,7 +52,7 @@ def pair_then_everyone(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(pair_then_everyone)
+    run(pair_then_everyone, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -91,7 +91,7 @@ def made_by_every_rank(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(made_by_every_rank)
+    run(made_by_every_rank, folded=True)
 
 # %% [markdown]
 # ## Program 2: one group for gradients, one for losses
@@ -116,7 +116,7 @@ def gradients_and_losses(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(gradients_and_losses)
+    run(gradients_and_losses, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -146,7 +146,7 @@ def groups_in_one_order(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(groups_in_one_order)
+    run(groups_in_one_order, folded=True)
 
 # %% [markdown]
 # ## Program 3: settings from the second rank of a group
@@ -167,7 +167,7 @@ def share_settings(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(share_settings)
+    run(share_settings, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -197,7 +197,7 @@ def group_src(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(group_src)
+    run(group_src, folded=True)
 
 # %% [markdown]
 # ## Program 4: groups that only their members create
@@ -225,7 +225,7 @@ def created_by_members(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(created_by_members)
+    run(created_by_members, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -259,7 +259,7 @@ def created_by_all(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(created_by_all)
+    run(created_by_all, folded=True)
 
 # %% [markdown]
 # ## Fix it yourself

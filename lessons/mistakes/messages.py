@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# messages
+# messages: send and recv that wait for each other, deadlocks
 
 Three programs in which ranks wait for each other's messages until the time limit.
 
@@ -44,7 +44,7 @@ def swap(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(swap)
+    run(swap, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -77,7 +77,7 @@ def one_receives_first(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(one_receives_first)
+    run(one_receives_first, folded=True)
 
 # %% [markdown]
 # ## Program 2: three ranks pass a token round a ring
@@ -102,7 +102,7 @@ def pass_a_token(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(pass_a_token)
+    run(pass_a_token, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -134,7 +134,7 @@ def rank_0_begins(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(rank_0_begins)
+    run(rank_0_begins, folded=True)
 
 # %% [markdown]
 # ## Program 3: one rank sends, the other receives
@@ -160,7 +160,7 @@ def send_activations(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(send_activations)
+    run(send_activations, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -192,7 +192,7 @@ def one_name_for_the_tag(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(one_name_for_the_tag)
+    run(one_name_for_the_tag, folded=True)
 
 # %% [markdown]
 # ## Fix it yourself

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# order
+# order: ranks that call different collectives, hangs and wrong sums
 
 Every rank of a group must call the same collectives in the same order.
 
@@ -51,7 +51,7 @@ def log_the_mean_loss(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(log_the_mean_loss)
+    run(log_the_mean_loss, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -92,7 +92,7 @@ def every_rank_reduces(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(every_rank_reduces)
+    run(every_rank_reduces, folded=True)
 
 # %% [markdown]
 # ## Program 2: the last batch of an epoch
@@ -119,7 +119,7 @@ def end_of_an_epoch(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(end_of_an_epoch)
+    run(end_of_an_epoch, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -154,7 +154,7 @@ def as_many_as_all_have(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(as_many_as_all_have)
+    run(as_many_as_all_have, folded=True)
 
 # %% [markdown]
 # ## Program 3: a loss and a penalty
@@ -184,7 +184,7 @@ def loss_and_penalty(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(loss_and_penalty)
+    run(loss_and_penalty, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -221,7 +221,7 @@ def sorted_hooks(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(sorted_hooks)
+    run(sorted_hooks, folded=True)
 
 # %% [markdown]
 # ## Program 4: a sum, and a rate from rank 0
@@ -252,7 +252,7 @@ def sum_and_rate(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(sum_and_rate)
+    run(sum_and_rate, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -290,7 +290,7 @@ def one_line_for_all_ranks(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(one_line_for_all_ranks)
+    run(one_line_for_all_ranks, folded=True)
 
 # %% [markdown]
 # ## Program 5: a sum in two branches
@@ -319,7 +319,7 @@ def two_branches(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(two_branches)
+    run(two_branches, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -347,7 +347,7 @@ def the_same_call(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(the_same_call)
+    run(the_same_call, folded=True)
 
 # %% [markdown]
 # ## Program 6: the mean of every metric
@@ -375,7 +375,7 @@ def mean_of_every_metric(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(mean_of_every_metric)
+    run(mean_of_every_metric, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -410,7 +410,7 @@ def names_of_all_ranks(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(names_of_all_ranks)
+    run(names_of_all_ranks, folded=True)
 
 # %% [markdown]
 # ## Program 7: a count in the background
@@ -438,7 +438,7 @@ def count_in_the_background(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(count_in_the_background)
+    run(count_in_the_background, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -475,7 +475,7 @@ def calls_from_one_thread(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(calls_from_one_thread)
+    run(calls_from_one_thread, folded=True)
 
 # %% [markdown]
 # ## Fix it yourself

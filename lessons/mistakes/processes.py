@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# processes
+# processes: a rank that crashes, exits or is slow
 
 One rank fails, ends or is slow while the other ranks wait for it, or a process makes a call that is
 no rank.
@@ -53,7 +53,7 @@ def add_losses_of_batches(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(add_losses_of_batches)
+    run(add_losses_of_batches, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -87,7 +87,7 @@ def skip_together(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(skip_together)
+    run(skip_together, folded=True)
 
 # %% [markdown]
 # ## Program 2: a sum of shards
@@ -113,7 +113,7 @@ def sum_of_shards(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(sum_of_shards)
+    run(sum_of_shards, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -141,7 +141,7 @@ def give_zero(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(give_zero)
+    run(give_zero, folded=True)
 
 # %% [markdown]
 # ## Program 3: a checkpoint, then a sum
@@ -177,7 +177,7 @@ def checkpoint_then_sum(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(checkpoint_then_sum)
+    run(checkpoint_then_sum, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -209,7 +209,7 @@ def long_enough_timeout(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(long_enough_timeout)
+    run(long_enough_timeout, folded=True)
 
 # %% [markdown]
 # ## Program 4: the training function is called twice
@@ -234,7 +234,7 @@ def train_twice(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(train_twice)
+    run(train_twice, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -267,7 +267,7 @@ def destroyed_at_the_end(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(destroyed_at_the_end)
+    run(destroyed_at_the_end, folded=True)
 
 # %% [markdown]
 # ## Program 5: a mean over all ranks, in the loader
@@ -295,7 +295,7 @@ def center_in_the_loader(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(center_in_the_loader)
+    run(center_in_the_loader, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -328,7 +328,7 @@ def center_in_the_rank(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(center_in_the_rank)
+    run(center_in_the_rank, folded=True)
 
 # %% [markdown]
 # Next lesson: [data](../../notebooks/mistakes/data.ipynb), in which no rank fails or waits, and the

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# start_up
+# start_up: ranks that do not find each other, MASTER_ADDR and MASTER_PORT
 
 Before the first collective the ranks have to find each other, and in these four programs they do
 not.
@@ -54,7 +54,7 @@ def a_second_job(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(a_second_job)
+    run(a_second_job, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -84,7 +84,7 @@ def port_of_the_launcher(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(port_of_the_launcher)
+    run(port_of_the_launcher, folded=True)
 
 # %% [markdown]
 # ## Program 2: two machines
@@ -108,7 +108,7 @@ def start_on_two_machines(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(start_on_two_machines)
+    run(start_on_two_machines, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -141,7 +141,7 @@ def rank_for_rank(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(rank_for_rank)
+    run(rank_for_rank, folded=True)
 
 # %% [markdown]
 # ## Program 3: a start by hand
@@ -164,7 +164,7 @@ def start_by_hand(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(start_by_hand)
+    run(start_by_hand, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -195,7 +195,7 @@ def ask_for_the_variables(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(ask_for_the_variables)
+    run(ask_for_the_variables, folded=True)
 
 # %% [markdown]
 # ## Program 4: all interfaces but two
@@ -219,7 +219,7 @@ def all_interfaces_but_two(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(all_interfaces_but_two)
+    run(all_interfaces_but_two, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -250,7 +250,7 @@ def an_interface_by_name(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(an_interface_by_name)
+    run(an_interface_by_name, folded=True)
 
 # %% [markdown]
 # This was the last of these lessons. If your own job hangs, [diagnosis](../../docs/diagnosis.md)

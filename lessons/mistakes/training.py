@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# training
+# training: validation, no_sync, DDP and checkpoints gone wrong
 
 A model trains on several ranks, and the loop around the collectives goes wrong: validation,
 micro-batches, DDP, batch norm, checkpoints.
@@ -58,7 +58,7 @@ def validate_between_epochs(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(validate_between_epochs)
+    run(validate_between_epochs, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -96,7 +96,7 @@ def every_rank_validates(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(every_rank_validates)
+    run(every_rank_validates, folded=True)
 
 # %% [markdown]
 # ## Program 2: five micro-batches
@@ -122,7 +122,7 @@ def gradients_of_micro_batches(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(gradients_of_micro_batches)
+    run(gradients_of_micro_batches, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -159,7 +159,7 @@ def step_after_the_last_one_too(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(step_after_the_last_one_too)
+    run(step_after_the_last_one_too, folded=True)
 
 # %% [markdown]
 # ## Program 3: two steps with DDP
@@ -197,7 +197,7 @@ def two_steps_with_ddp(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(two_steps_with_ddp)
+    run(two_steps_with_ddp, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -237,7 +237,7 @@ def find_unused_parameters(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(find_unused_parameters)
+    run(find_unused_parameters, folded=True)
 
 # %% [markdown]
 # ## Program 4: a checkpoint is loaded
@@ -264,7 +264,7 @@ def load_a_checkpoint(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(load_a_checkpoint)
+    run(load_a_checkpoint, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -295,7 +295,7 @@ def state_of_the_module(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(state_of_the_module)
+    run(state_of_the_module, folded=True)
 
 # %% [markdown]
 # ## Program 5: batch norm
@@ -315,7 +315,7 @@ def train_with_batch_norm(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(train_with_batch_norm)
+    run(train_with_batch_norm, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -350,7 +350,7 @@ def averaged_batch_norm(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(averaged_batch_norm)
+    run(averaged_batch_norm, folded=True)
 
 # %% [markdown]
 # ## Program 6: a checkpoint is saved
@@ -394,7 +394,7 @@ def save_a_checkpoint(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(save_a_checkpoint)
+    run(save_a_checkpoint, folded=True)
 
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
@@ -433,7 +433,7 @@ def rank_0_saves(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(rank_0_saves)
+    run(rank_0_saves, folded=True)
 
 # %% [markdown]
 # These programs had at least started. Next lesson:

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# choose
+# choose: which parallelism to choose, DDP, FSDP, TP or PP
 
 Begin with the trouble, take the method that is for it, and compute what the combination costs.
 
@@ -90,7 +90,7 @@ def seventy_billion(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(seventy_billion)
+    run(seventy_billion, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -167,7 +167,7 @@ def troubles(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(troubles)
+    run(troubles, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# experts
+# experts: mixture of experts, expert parallelism
 
 Each rank holds some of the experts of a layer, and every token travels to the rank of its expert.
 
@@ -175,7 +175,7 @@ def experts(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(experts)
+    run(experts, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -212,7 +212,7 @@ def two_experts(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(two_experts)
+    run(two_experts, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -264,7 +264,7 @@ def collapsing_router(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(collapsing_router)
+    run(collapsing_router, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# fully_sharded
+# fully_sharded: FSDP, each rank keeps 1/n of the weights
 
 Each rank keeps 1/n of the parameters, too, and gathers a layer just before it computes it.
 
@@ -154,7 +154,7 @@ def fully_sharded(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(fully_sharded)
+    run(fully_sharded, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -209,7 +209,7 @@ def by_fully_shard(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(by_fully_shard)
+    run(by_fully_shard, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -256,7 +256,7 @@ def reduced_once(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(reduced_once)
+    run(reduced_once, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -313,7 +313,7 @@ def in_bfloat16(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(in_bfloat16)
+    run(in_bfloat16, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# hybrid
+# hybrid: prefetch and hybrid sharding, FSDP with replicas
 
 `fully_shard` gathers some layers ahead, and its mesh decides how far their bytes travel.
 
@@ -104,7 +104,7 @@ def gathers_ahead(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(gathers_ahead)
+    run(gathers_ahead, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -177,7 +177,7 @@ def sharded_inside(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(sharded_inside)
+    run(sharded_inside, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# long_text
+# long_text: context parallelism, ring attention
 
 Each rank holds a part of the text, and keys and values travel around a ring.
 
@@ -185,7 +185,7 @@ def ring_attention(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(ring_attention)
+    run(ring_attention, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -277,7 +277,7 @@ def cut_by_torch(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(cut_by_torch)
+    run(cut_by_torch, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# memory
+# memory: parameters, gradients, optimizer states, activations
 
 A training keeps four things in memory, and data parallel training divides only one of them.
 
@@ -123,7 +123,7 @@ def memory(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(memory)
+    run(memory, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -235,7 +235,7 @@ def recompute(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(recompute)
+    run(recompute, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

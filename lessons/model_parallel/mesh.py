@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# mesh
+# mesh: DeviceMesh, two or three kinds of parallelism at once
 
 Ranks in a grid train one model in two or three ways at once.
 
@@ -75,7 +75,7 @@ def coordinates(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(coordinates)
+    run(coordinates, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -180,7 +180,7 @@ def three_ways(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(three_ways)
+    run(three_ways, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -246,7 +246,7 @@ def by_plan_and_shards(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(by_plan_and_shards)
+    run(by_plan_and_shards, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -293,7 +293,7 @@ def two_machines(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(two_machines)
+    run(two_machines, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

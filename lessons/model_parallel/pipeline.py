@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# pipeline
+# pipeline: each rank keeps some layers, GPipe and 1F1B
 
 Each rank holds some of the layers, and pieces of the batch travel from rank to rank.
 
@@ -154,7 +154,7 @@ def pipeline(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(pipeline)
+    run(pipeline, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# plan
+# plan: memory and time of a large training, computed before
 
 Memory, bytes and time of a large training follow from shapes, before anyone starts it.
 
@@ -112,7 +112,7 @@ def plan_is_counted(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(plan_is_counted)
+    run(plan_is_counted, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -182,7 +182,7 @@ def published_runs(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(published_runs)
+    run(published_runs, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

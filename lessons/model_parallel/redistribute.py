@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# redistribute
+# redistribute: DTensor, Shard, Replicate and Partial
 
 A DTensor knows how its ranks share one tensor, and each change of that is a call of this course.
 
@@ -94,7 +94,7 @@ def placements(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(placements)
+    run(placements, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -204,7 +204,7 @@ def changes(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(changes)
+    run(changes, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -268,7 +268,7 @@ def products(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(products)
+    run(products, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

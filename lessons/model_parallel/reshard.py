@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# reshard
+# reshard: weights from FSDP trainers to tensor parallel engines
 
 The shards of the trainers become the slices of the engines, and only what an engine needs travels.
 
@@ -124,7 +124,7 @@ def gathered_whole(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(gathered_whole)
+    run(gathered_whole, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -261,7 +261,7 @@ def directly(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(directly)
+    run(directly, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -318,7 +318,7 @@ def compared_plans(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(compared_plans)
+    run(compared_plans, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

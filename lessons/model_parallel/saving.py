@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# saving
+# saving: clip and save an FSDP model, sharded checkpoints
 
 A sharded model needs all ranks, also to clip its gradients and to save a checkpoint.
 
@@ -77,7 +77,7 @@ def when_to_make_the_optimizer(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(when_to_make_the_optimizer)
+    run(when_to_make_the_optimizer, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -163,7 +163,7 @@ def clip(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(clip)
+    run(clip, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -239,7 +239,7 @@ def four_to_two(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(four_to_two)
+    run(four_to_two, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

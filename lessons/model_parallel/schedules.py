@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# schedules
+# schedules: interleaved and zero-bubble pipelines
 
 Two other orders of the passes make the bubble of a pipeline smaller, and each has its price.
 
@@ -173,7 +173,7 @@ def smaller_bubbles(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(smaller_bubbles)
+    run(smaller_bubbles, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

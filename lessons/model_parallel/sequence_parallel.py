@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# sequence_parallel
+# sequence_parallel: tensor parallelism that also shards the text
 
 The all_reduce of a tensor parallel block is cut in two halves, and each rank has a part of the text
 between them.
@@ -169,7 +169,7 @@ def sequence_parallel(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(sequence_parallel)
+    run(sequence_parallel, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# tensor_parallel
+# tensor_parallel: tensor parallelism, each rank keeps a slice of every layer
 
 Each rank holds a slice of every weight of a block, and computes with it for the whole batch.
 
@@ -158,7 +158,7 @@ def tensor_parallel(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(tensor_parallel)
+    run(tensor_parallel, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -212,7 +212,7 @@ def by_dtensor(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(by_dtensor)
+    run(by_dtensor, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

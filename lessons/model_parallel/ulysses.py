@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# ulysses
+# ulysses: context parallelism, all_to_all of attention heads
 
 Each rank holds a part of the text; for attention, it holds all of the text and some of the heads.
 
@@ -132,7 +132,7 @@ def against_the_ring(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(against_the_ring)
+    run(against_the_ring, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# vocabulary
+# vocabulary: embedding and loss with a sharded vocabulary
 
 Each rank holds the embedding and the logits of some tokens, and no rank has all logits.
 
@@ -182,7 +182,7 @@ def vocabulary_parallel(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(vocabulary_parallel)
+    run(vocabulary_parallel, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -235,7 +235,7 @@ def by_loss_parallel(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(by_loss_parallel)
+    run(by_loss_parallel, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# zero
+# zero: ZeRO, each rank keeps 1/n of the optimizer states
 
 Data parallel training keeps n copies of the same numbers, one on each rank, and ZeRO lets each rank
 keep 1/n of them.
@@ -181,7 +181,7 @@ def zero(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(zero)
+    run(zero, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# exact_validation
+# exact_validation: validate on every rank, and count each image once
 
 Every rank validates a part of the images, and the ranks add up their counts: no image is missing,
 and none counts twice.
@@ -87,7 +87,7 @@ def exact_validation(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(exact_validation)
+    run(exact_validation, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -125,7 +125,7 @@ def rank_0_alone(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(rank_0_alone)
+    run(rank_0_alone, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

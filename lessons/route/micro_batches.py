@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# micro_batches
+# micro_batches: gradient accumulation with no_sync
 
 A rank computes its batch in parts and adds up their gradients, and only the last part sends them.
 
@@ -80,7 +80,7 @@ def gradients_sent_once(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(gradients_sent_once)
+    run(gradients_sent_once, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -128,7 +128,7 @@ def left_over(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(left_over)
+    run(left_over, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

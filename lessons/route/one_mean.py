@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# one_mean
+# one_mean: average the gradients, so that all ranks take the same step
 
 The ranks average the gradients of their own images, and then all of them take the same step.
 
@@ -71,7 +71,7 @@ def one_mean(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(one_mean)
+    run(one_mean, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -112,7 +112,7 @@ def without_weight(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(without_weight)
+    run(without_weight, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# one_start
+# one_start: broadcast the model, so that all ranks start equal
 
 Before the first step, rank 0 sends its model to all ranks: the parameters, and the buffers too.
 
@@ -63,7 +63,7 @@ def parameters_alone(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(parameters_alone)
+    run(parameters_alone, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -100,7 +100,7 @@ def one_start(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(one_start)
+    run(one_start, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

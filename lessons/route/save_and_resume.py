@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# save_and_resume
+# save_and_resume: save a checkpoint on rank 0, and resume on all ranks
 
 One rank writes a checkpoint for all, one rank decides for all whether there is one, and each rank
 continues with random numbers of its own.
@@ -116,7 +116,7 @@ def save_and_resume(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(save_and_resume)
+    run(save_and_resume, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

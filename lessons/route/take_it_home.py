@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# take_it_home
+# take_it_home: the finished DDP script, for your model and data
 
 The finished program, from top to bottom: put your own model and your own data into it.
 
@@ -163,7 +163,7 @@ def take_it_home(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(take_it_home)
+    run(take_it_home, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# two_copies
+# two_copies: start a training script twice, and get two models
 
 Start one script twice, and you have two programs: two models train side by side, and neither knows
 of the other.
@@ -93,7 +93,7 @@ def two_copies(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(two_copies)
+    run(two_copies, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

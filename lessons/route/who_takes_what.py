@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# who_takes_what
+# who_takes_what: DistributedSampler, each rank its share of the data
 
 A sampler says which images are this rank's in this epoch, and a loader loads these and no others.
 
@@ -85,7 +85,7 @@ def who_takes_what(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(who_takes_what)
+    run(who_takes_what, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -123,7 +123,7 @@ def one_image_less(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(one_image_less)
+    run(one_image_less, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

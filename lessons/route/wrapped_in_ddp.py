@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# wrapped_in_ddp
+# wrapped_in_ddp: DistributedDataParallel, your training loop unchanged
 
 `DistributedDataParallel` (DDP) sends what your loops have sent: you wrap the model in it, and the
 training loop stays that of one process.
@@ -104,7 +104,7 @@ def wrapped_in_ddp(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(wrapped_in_ddp)
+    run(wrapped_in_ddp, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# accumulation
+# accumulation: gradient accumulation, and no_sync in DDP
 
 A step adds up the gradients of several micro-batches on each rank, and reduces them once.
 
@@ -95,7 +95,7 @@ def accumulation(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(accumulation)
+    run(accumulation, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -133,7 +133,7 @@ def tokens_as_weights(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(tokens_as_weights)
+    run(tokens_as_weights, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -182,7 +182,7 @@ def clipping(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(clipping)
+    run(clipping, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# buckets
+# buckets: DDP groups gradients into buckets, and overlaps them with backward
 
 DDP reduces gradients in buckets, and the first bucket is on its way while `backward()` computes the
 rest.
@@ -101,7 +101,7 @@ def buckets(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(buckets)
+    run(buckets, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -154,7 +154,7 @@ def order_of_events(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(order_of_events)
+    run(order_of_events, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -193,7 +193,7 @@ def calls_and_bytes(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(calls_and_bytes)
+    run(calls_and_bytes, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -235,7 +235,7 @@ def first_bucket(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(first_bucket)
+    run(first_bucket, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

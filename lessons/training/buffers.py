@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# buffers
+# buffers: batch norm, SyncBatchNorm and DDP's buffers
 
 Batch norm keeps statistics of the data in buffers, which have no gradient, so no gradient reduction
 makes them equal.
@@ -107,7 +107,7 @@ def buffers(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(buffers)
+    run(buffers, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -171,7 +171,7 @@ def norm_of_all_ranks(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(norm_of_all_ranks)
+    run(norm_of_all_ranks, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

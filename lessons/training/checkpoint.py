@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# checkpoint
+# checkpoint: resume with the same bits, after any batch
 
 A training that stops in the middle of an epoch continues from a file, and ends bit for bit with the
 model of a training that never stopped.
@@ -167,7 +167,7 @@ def checkpoint(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(checkpoint)
+    run(checkpoint, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -208,7 +208,7 @@ def damaged_file(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(damaged_file)
+    run(damaged_file, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# different_bits
+# different_bits: different results on one GPU and on several
 
 Several ranks train the model of one process, but not to the last bit, because the last bits depend
 on the order of additions.
@@ -109,7 +109,7 @@ def different_bits(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(different_bits)
+    run(different_bits, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -142,7 +142,7 @@ def order_of_additions(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(order_of_additions)
+    run(order_of_additions, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -181,7 +181,7 @@ def on_the_grid(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(on_the_grid)
+    run(on_the_grid, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# failover
+# failover: a rank is killed, and torchrun restarts the training
 
 A process is killed in the middle of the training, torchrun starts all ranks again, and they
 continue from the newest checkpoint.
@@ -124,7 +124,7 @@ def failover(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(failover)
+    run(failover, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -162,7 +162,7 @@ def killed_in_a_step(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(killed_in_a_step)
+    run(killed_in_a_step, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

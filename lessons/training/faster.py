@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# faster
+# faster: do more GPUs train faster? Speedup and efficiency
 
 Whether more ranks train faster depends on how long a step computes, and how long it sends.
 
@@ -82,7 +82,7 @@ def predicted_and_measured(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(predicted_and_measured)
+    run(predicted_and_measured, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -117,7 +117,7 @@ def where_the_time_goes(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(where_the_time_goes)
+    run(where_the_time_goes, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -180,7 +180,7 @@ def bytes_for_each_image(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(bytes_for_each_image)
+    run(bytes_for_each_image, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -220,7 +220,7 @@ def scaling(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(scaling)
+    run(scaling, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

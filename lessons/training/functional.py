@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# functional
+# functional: collectives with a gradient, inside the forward pass
 
 A model that sums or gathers in its forward pass needs gradients that travel back to all ranks. The
 batch norm of the last lesson was such a model. `dist.all_reduce` cannot do that, because it
@@ -104,7 +104,7 @@ def gradients_through_calls(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(gradients_through_calls)
+    run(gradients_through_calls, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -169,7 +169,7 @@ def loss_of_one_or_of_all(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(loss_of_one_or_of_all)
+    run(loss_of_one_or_of_all, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -310,7 +310,7 @@ def compiled(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(compiled)
+    run(compiled, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

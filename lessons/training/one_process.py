@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# one_process
+# one_process: what several ranks are compared with, batch size and learning rate
 
 One process trains a small network, and the later lessons train the same one on several ranks.
 
@@ -96,7 +96,7 @@ def one_process(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(one_process)
+    run(one_process, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -129,7 +129,7 @@ def grad_adds_up(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(grad_adds_up)
+    run(grad_adds_up, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -207,7 +207,7 @@ def llama_405b(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(llama_405b)
+    run(llama_405b, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

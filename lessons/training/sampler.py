@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# sampler
+# sampler: DistributedSampler, set_epoch and shuffling
 
 DistributedSampler tells each rank which samples to load. Together, the ranks load all samples once
 in an epoch, in another order in each epoch.
@@ -63,7 +63,7 @@ def sampler(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(sampler)
+    run(sampler, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -96,7 +96,7 @@ def padding(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(padding)
+    run(padding, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -136,7 +136,7 @@ def uneven_inputs(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(uneven_inputs)
+    run(uneven_inputs, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# seeds
+# seeds: which random numbers are equal on all ranks
 
 All ranks need the same random numbers for the start of a network, and different ones for dropout
 and augmentation. Both are a matter of seeds.
@@ -66,7 +66,7 @@ def dropped_units(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(dropped_units)
+    run(dropped_units, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -169,7 +169,7 @@ def loader_workers(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(loader_workers)
+    run(loader_workers, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -207,7 +207,7 @@ def same_run_twice(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(same_run_twice)
+    run(same_run_twice, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# shards
+# shards: an uneven last batch, and why the mean of means is wrong
 
 The last batch of an epoch rarely divides by the number of ranks, and then the mean of the ranks'
 means is not the mean of the batch.
@@ -76,7 +76,7 @@ def weighted_shards(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(weighted_shards)
+    run(weighted_shards, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -116,7 +116,7 @@ def batch_size(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(batch_size)
+    run(batch_size, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# threads
+# threads: DataParallel, the GIL, and why DDP starts processes
 
 Threads of one process run Python one at a time, so training starts processes.
 
@@ -89,7 +89,7 @@ def threads(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(threads)
+    run(threads, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -127,7 +127,7 @@ def through_gpu_0(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(through_gpu_0)
+    run(through_gpu_0, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -192,7 +192,7 @@ def gil(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(gil)
+    run(gil, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

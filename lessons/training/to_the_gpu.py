@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# to_the_gpu
+# to_the_gpu: from the CPU to one GPU for each rank
 
 Five changes take a training from the CPU to GPUs, and one file can hold both.
 
@@ -175,7 +175,7 @@ def mixed_precision(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(mixed_precision)
+    run(mixed_precision, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

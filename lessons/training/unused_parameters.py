@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# unused_parameters
+# unused_parameters: find_unused_parameters in DDP
 
 DDP waits for the gradient of every parameter, so if one takes no part in the loss, the next forward
 pass raises an error.
@@ -117,7 +117,7 @@ def unused_parameters(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(unused_parameters)
+    run(unused_parameters, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -155,7 +155,7 @@ def second_forward(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(second_forward)
+    run(second_forward, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -200,7 +200,7 @@ def cost_of_options(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(cost_of_options)
+    run(cost_of_options, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# validation
+# validation: exact metrics from all ranks
 
 Every rank validates its share of the images, and the result is that of one process: no image is
 forgotten, and none counts twice.
@@ -74,7 +74,7 @@ def validation(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(validation)
+    run(validation, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -116,7 +116,7 @@ def padded_validation(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(padded_validation)
+    run(padded_validation, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

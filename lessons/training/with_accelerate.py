@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# with_accelerate
+# with_accelerate: what Hugging Face Accelerate does for you
 
 Hugging Face Accelerate wraps a model, its optimizer and its loader, with DDP and a sampler inside.
 
@@ -132,7 +132,7 @@ def first_images(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(first_images)
+    run(first_images, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -174,7 +174,7 @@ def exact_metrics(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(exact_metrics)
+    run(exact_metrics, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>

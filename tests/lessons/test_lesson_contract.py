@@ -84,7 +84,11 @@ def each_step_is_run_below_it(source: Source) -> Iterator[str]:
     cells = [*source.code, ""]
     for name in source.steps:
         here = [number for number, cell in enumerate(cells) if f"def {name}(" in cell]
-        if not here or cells[here[0] + 1] != f'if __name__ == "__main__":\n    run({name})':
+        runs = [
+            f'if __name__ == "__main__":\n    run({name}{folded})'
+            for folded in ("", ", folded=True")
+        ]
+        if not here or cells[here[0] + 1] not in runs:
             yield f"{name} is not followed by its own guarded one-line run cell"
 
 
@@ -94,7 +98,7 @@ def each_question_stands_above_its_step(source: Source) -> Iterator[str]:
     for number, question in enumerate(cells):
         if "**Predict first.**" in question:
             step, run, answer = [*cells[number + 1 : number + 4], "", "", ""][:3]
-            name = re.search(r"^    run\((\w+)\)$", run, re.MULTILINE)
+            name = re.search(r"^    run\((\w+), folded=True\)$", run, re.MULTILINE)
             if not (name and f"def {name[1]}(" in step and answer.startswith(ANSWER)):
                 yield f"not a step, its run and its answer stand below {question[:60]}"
 

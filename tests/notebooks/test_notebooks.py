@@ -80,14 +80,26 @@ def test_a_notebook_that_is_saved_in_jupyter_gives_back_its_lesson(tmp_path):
     assert changed == []
 
 
-def test_what_a_reader_is_asked_to_find_out_is_folded():
-    """What is printed above a folded answer, and by the cure of a mistake."""
+def test_what_a_reader_is_asked_to_find_out_is_folded_and_nothing_else():
+    """What is printed above a folded answer, and by the cure of a mistake: also when it runs anew."""
     for lesson in LESSONS:
         cells = committed(lesson).cells
         for step, run, below in zip(cells, cells[1:], cells[2:], strict=False):
-            if below.source.startswith("<details>") or step.source.startswith("@cure("):
+            if run.get("outputs"):
+                asked = below.source.startswith("<details>") or step.source.startswith("@cure(")
                 pages = [one.get("data", {}).get("text/html", "") for one in run.outputs]
-                assert [page[:18] for page in pages] == ["<details><summary>"], run.id
+                folded = [page[:18] for page in pages] == ["<details><summary>"]
+                assert folded == asked == run.source.endswith(", folded=True)"), run.id
+
+
+def test_jupyterlab_shows_every_picture_of_a_notebook_that_it_does_not_trust():
+    """It drops SVG, and takes the PNG. Behind a click stands an <img>, which it shows."""
+    for lesson in LESSONS:
+        for output in outputs(committed(lesson)):
+            data = output.get("data", {})
+            assert ("image/svg+xml" in data) == ("image/png" in data), lesson
+            assert "<svg" not in data.get("text/html", ""), lesson
+            assert "text/plain" in data or not data, lesson
 
 
 def pictures(notebook: nbformat.NotebookNode) -> Iterator[tuple[str, str]]:
@@ -131,4 +143,11 @@ def test_executed_anew_it_prints_the_same_and_nothing_changes(lesson, kernels):
         version(package) == PINS[package] for package in ("torch", "matplotlib", "nbformat")
     )
     if sys.platform == "linux" and pinned:
-        assert nbformat.writes(fresh) + "\n" == notebooks.path_of(lesson).read_text()
+        assert without_pixels(fresh) == without_pixels(committed(lesson))
+
+
+def without_pixels(notebook: nbformat.NotebookNode) -> str:
+    """Another processor may round the grey of a letter's edge in another way."""
+    for output in outputs(notebook):
+        output.get("data", {}).pop("image/png", None)
+    return nbformat.writes(notebook)

@@ -1,16 +1,18 @@
 """Flags and notebooks show pictures and traces of the run; without them nothing is recorded."""
 
+import base64
 import json
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from collectives.cli import app
-from collectives.course import files, runner
+from collectives.course import files, in_notebook, runner
 from collectives.launcher import start
 
 MINE = """
@@ -137,7 +139,7 @@ def test_a_step_that_failed_is_still_in_the_trace(mine, tmp_path):
 def test_a_notebook_prints_what_it_printed_and_then_shows_the_picture(mine, monkeypatch, capsys):
     shown = []
     monkeypatch.setattr(runner, "_in_notebook", lambda: True)
-    monkeypatch.setattr("IPython.display.display", lambda data, **how: shown.append((data, how)))
+    monkeypatch.setattr(in_notebook, "display", lambda data, **how: shown.append((data, how)))
     ring, total, silent = files.load(mine).STEPS
     for step in (total, ring, silent):
         runner.run(step)
@@ -146,8 +148,42 @@ def test_a_notebook_prints_what_it_printed_and_then_shows_the_picture(mine, monk
     (picture, how), (timeline, _) = shown  # and none for `silent`, which makes no call
     assert 'id="after/r3/e0"' in picture["image/svg+xml"]
     assert 'id="r0/c0-r1/c1"' in timeline["image/svg+xml"]
-    assert how["metadata"]["image/svg+xml"]["alt"] == picture["text/plain"]
-    assert "1111 reduced from" in picture["text/plain"]
+    assert "1111 reduced from" in how["metadata"]["image/png"]["alt"]
+    assert "rank 1   10 (r1)    1111 (sum of r0-r3)" in picture["text/plain"]
+    assert base64.b64decode(picture["image/png"]).startswith(b"\x89PNG")
+
+
+def test_behind_a_click_a_notebook_shows_the_picture_as_an_image(mine, monkeypatch, capsys):
+    shown = []
+    monkeypatch.setattr(runner, "_in_notebook", lambda: True)
+    monkeypatch.setattr(in_notebook, "display", lambda data, **how: shown.append(data))
+    runner.run(files.load(mine).STEPS[1], folded=True)
+    (page,) = shown
+    assert capsys.readouterr().out == ""
+    assert re.findall("<(?!/)(?:details|pre|img|svg)", page["text/html"]) == [
+        *("<details", "<pre", "<img"),
+    ]
+    assert "total: proved on all 4 ranks" in page["text/html"]
+    assert "1111 (sum of r0-r3)" in page["text/plain"]
+
+
+def test_a_notebook_says_that_a_step_runs_and_then_takes_it_away(monkeypatch):
+    said = []
+
+    class Handle:
+        def update(self, data, **_):
+            said.append(data["text/plain"])
+
+    def display(data, **_):
+        said.append(data["text/plain"])
+        waiting.set()
+        return Handle()
+
+    monkeypatch.setattr(in_notebook, "display", display)
+    waiting = threading.Event()
+    with in_notebook.note_after(0.0, "at work"):
+        assert waiting.wait(60)
+    assert said == ["at work", ""]
 
 
 HEARTS = """

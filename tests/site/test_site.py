@@ -3,7 +3,10 @@
 import functools
 import http.server
 import importlib.util
+import re
 import threading
+import tomllib
+from collections import defaultdict
 
 import pytest
 from browser import driven, needs_browser
@@ -119,6 +122,66 @@ def test_the_search_finds_a_lesson_and_its_keys_work(page):
     found = page.locator(".search li a")
     found.first.wait_for()
     assert found.first.get_attribute("href").startswith("notebooks/reduce_scatter.html")
+
+
+OF_OTHERS = tomllib.loads((ROOT / "tests/site/queries.toml").read_text("utf-8"))["query"]
+
+# The pages that the search finds, best first, each once.
+FOUND = """query => {
+  Search.query(query);
+  const links = [...document.querySelectorAll(".search li a")].map(one => one.getAttribute("href"));
+  return [...new Set(links.map(link => link.replace(/\\.html.*/, "")))];
+}"""
+
+
+@needs_browser
+def test_of_forty_queries_of_others_each_has_its_page_among_the_first_three(page):
+    open_page(page, "search")
+    page.goto(f"{page.url}?q=rank")
+    page.locator(".search li a").first.wait_for()
+    missed = {
+        query["words"]: found[:3]
+        for query in OF_OTHERS
+        for found in [page.evaluate(FOUND, query["words"])]
+        if not {*query["pages"]} & {*found[:3]}
+    }
+    assert missed == {}
+    assert len(OF_OTHERS) == 40
+
+
+@needs_browser
+def test_a_page_that_is_found_says_what_it_is_about_and_the_index_is_loaded_for_a_search_alone(
+    page,
+):
+    open_page(page, "notebooks/all_reduce")
+    assert page.locator("script[src*=searchindex]").count() == 0
+    page.goto(f"{(SITE / 'search.html').as_uri()}?q=all_reduce")
+    about = page.locator(".search li .context").first
+    about.wait_for()
+    assert (
+        about.text_content()
+        == "all_reduce adds up one tensor of every rank, and every rank gets the sum."
+    )
+
+
+@needs_browser
+def test_the_front_page_offers_the_lesson_that_was_open_last(page):
+    open_page(page, "index")
+    assert page.locator(".continue").count() == 0
+    open_page(page, "notebooks/route/one_mean")
+    open_page(page, "index")
+    page.get_by_role("link", name="Continue where you were: one_mean").click()
+    page.wait_for_url("**/notebooks/route/one_mean.html")
+
+
+def test_every_page_has_a_description_of_its_own():
+    found = defaultdict(list)
+    for path in SITE.rglob("*.html"):
+        if not {"_static", "play"} & set(path.relative_to(SITE).parts):
+            said = re.findall('<meta name="description" content="([^"]+)"', path.read_text("utf-8"))
+            found["".join(said)].append(path.relative_to(SITE).as_posix())
+    assert "" not in found
+    assert [pages for pages in found.values() if len(pages) > 3] == []
 
 
 @needs_browser

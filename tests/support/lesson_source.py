@@ -4,6 +4,7 @@ import ast
 import functools
 import re
 from functools import cached_property
+from html import unescape
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,7 +52,9 @@ def _cells_of(text: str) -> list:
 def printed_by(cell: nbformat.NotebookNode) -> str:
     """What a cell of a notebook shows above its pictures, folded or not."""
     first = cell.outputs[0]
-    return first.text if first.output_type == "stream" else first.data["text/plain"]
+    if first.output_type == "stream":
+        return first.text
+    return unescape(re.search("<pre[^>]*>(.*?)</pre>", first.data["text/html"], re.DOTALL)[1])
 
 
 class Source:
@@ -101,7 +104,7 @@ class Source:
     def printed(self) -> dict[str, str]:
         """What its notebook shows, by step. test_notebooks.py compares it with a run."""
         notebook = committed(files.find(self.name))
-        runs = [re.search(r"^ +run\((\w+)\)$", cell.source, re.M) for cell in notebook.cells]
+        runs = [re.search(r"^ +run\((\w+)[,)]", cell.source, re.M) for cell in notebook.cells]
         return {
             run[1]: printed_by(cell) for run, cell in zip(runs, notebook.cells, strict=True) if run
         }
@@ -125,7 +128,7 @@ class Source:
                 heading = max(n for n in range(number) if re.search("^##", self.cells[n], re.M))
                 run, answer = self.cells[number + 2 : number + 4]
                 before = "\n".join(self.cells[heading : number + 2])
-                step = re.search(r"run\((\w+)\)", run)[1]
+                step = re.search(r"run\((\w+)[,)]", run)[1]
                 found.append(Prediction(step, before, answer.partition(ANSWER)[2]))
         return found
 
@@ -136,7 +139,7 @@ class Source:
         step = ""
         for cell in self._cells:
             if cell.cell_type == "code" and (
-                run := re.search(r"^ +run\((\w+)\)", cell.source, re.M)
+                run := re.search(r"^ +run\((\w+)[,)]", cell.source, re.M)
             ):
                 step = run[1]
             for table in re.findall(r"prints? this:\n\n((?:\|.*\n?)+)", cell.source):

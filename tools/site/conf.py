@@ -1,8 +1,10 @@
 """What Sphinx asks. pages.py writes the source that it reads, and build.py calls it."""
 
 import html
+import json
 import posixpath
 import re
+import tomllib
 from itertools import pairwise
 from pathlib import Path
 
@@ -49,7 +51,6 @@ html_title = "collectives"
 html_static_path = [str(HERE / "static")]
 html_css_files = ["site.css"]
 html_js_files = ["site.js"]
-html_search_scorer = str(HERE / "static" / "scorer.js")
 html_favicon = str(HERE / "static" / "favicon.svg")
 templates_path = [str(HERE / "templates")]
 html_show_sphinx = False
@@ -160,6 +161,47 @@ def translate_summaries(app, doctree, page: str) -> None:
             raw[:] = [nodes.Text(text)]
 
 
+def describe(app, doctree) -> None:
+    """Every page is described by its first paragraph: for search engines and for our own search."""
+    metadata = app.env.metadata[app.env.docname]
+    if first := next(doctree.findall(nodes.paragraph), None):
+        metadata["description"] = shortened(first.astext())
+
+
+def shortened(text: str, most: int = 200) -> str:
+    """Its first sentences, at least one, that are no longer than `most` letters."""
+    first, *others = re.split(r"(?<=[.!?]) +", " ".join(text.split()))
+    for sentence in others:
+        if len(first) + len(sentence) >= most:
+            break
+        first = f"{first} {sentence}"
+    return first
+
+
+def keep_old_anchor(app, doctree) -> None:
+    """Of a lesson whose title was once its file's name alone."""
+    if app.env.docname in LESSONS and (section := next(doctree.findall(nodes.section), None)):
+        old = nodes.make_id(LESSONS[app.env.docname].path.stem)
+        if old not in doctree.ids:
+            section["ids"].append(old)
+            doctree.ids[old] = section
+
+
+def write_pages(app, error) -> None:
+    """What our search shows and knows of every page, besides Sphinx's index."""
+    if error is None and app.builder.name == "html":
+        also = tomllib.loads((HERE / "also_called.toml").read_text(encoding="utf-8"))
+        pages = {
+            name: {
+                "about": app.env.metadata[name].get("description", ""),
+                "also": also.get(name, ""),
+            }
+            for name in sorted(app.env.found_docs)
+        }
+        text = f"const PAGES = {json.dumps(pages, ensure_ascii=False, separators=(',', ':'))};\n"
+        Path(app.outdir, "_static", "pages.js").write_text(text, encoding="utf-8")
+
+
 def source_of(page: str) -> str:
     """The file of the repository that somebody edits to change this page."""
     if page.startswith("notebooks/"):
@@ -182,12 +224,11 @@ def about_page(app, page: str, template: str, context: dict, doctree) -> None:
         for key, here, there in (("next", one, following), ("prev", following, one)):
             if page == here:
                 link = app.builder.get_relative_uri(page, there)
-                context[key] = {"link": link, "title": LESSONS[there].path.stem}
+                context[key] = {"link": link, "title": app.env.titles[there].astext()}
+    about = app.env.metadata[page].get("description") or "Distributed PyTorch, by running it."
+    tag = f'<meta name="description" content="{html.escape(about)}">\n'
+    context["metatags"] = context.get("metatags", "") + tag
     if page in LESSONS:
-        summary = html.escape(LESSONS[page].summary.replace("`", ""))
-        context["metatags"] = (
-            f'{context.get("metatags", "")}<meta name="description" content="{summary}">\n'
-        )
         reading, exercises = contents.in_fives([LESSONS[page]])
         context["lesson"] = {
             "reading": reading,
@@ -214,4 +255,7 @@ def setup(app) -> None:
     app.add_search_language(Pairs)
     app.connect("doctree-resolved", translate_summaries)
     app.connect("doctree-read", name_pictures)
+    app.connect("doctree-read", describe)
+    app.connect("doctree-read", keep_old_anchor)
     app.connect("html-page-context", about_page)
+    app.connect("build-finished", write_pages)

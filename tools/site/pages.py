@@ -6,6 +6,7 @@ Sphinx reads it. A page that did not change keeps its time, so that only what ch
 import json
 import re
 import shutil
+import textwrap
 from collections.abc import Iterable
 from html import escape, unescape
 from pathlib import Path
@@ -23,9 +24,9 @@ HERE = Path(__file__).parent
 GROUPS = {
     "Look up": (
         *("glossary", "messages", "mistakes", "algorithms", "clusters", "machines"),
-        *("pytorch-docs", "which-nccl"),
+        *("card", "pytorch-docs", "which-nccl"),
     ),
-    "Use": ("lessons", "diagnosis", "launcher", "api"),
+    "Use": ("lessons", "diagnosis", "launcher", "for-teachers", "for-infrastructure", "api"),
     "Verify": ("verifying-a-backend", "backends", "matrix"),
 }
 WHAT_FOR = {
@@ -115,7 +116,7 @@ class Source:
             about = (HERE / "chapters" / f"{chapter.name}.md").read_text(encoding="utf-8")
             rows = [
                 [
-                    f"[{lesson.path.stem}](../notebooks/{lesson.name}.ipynb)",
+                    f"[{lesson.title}](../notebooks/{lesson.name}.ipynb)",
                     lesson.summary,
                     *contents.in_fives([lesson]),
                 ]
@@ -179,6 +180,8 @@ class Source:
         route = route.partition("<!-- end")[0].strip()
         route = re.sub(r"docs/contents\.md#(\w+)", r"chapters/\1.md", route)
         text = text.replace("{route}", route)
+        for name, still in _stills(readme).items():
+            text = text.replace(f"{{{name}}}", f"```console\n{still}\n```")
         groups = ["Course </docs/contents>", "Exercises </exercises/index>"]
         groups += [f"/groups/{_file(name)}" for name in ("Play", *GROUPS, "Develop")]
         self.put("index.md", f"{text}\n{_tree(groups, hidden=True)}")
@@ -221,6 +224,28 @@ def _docstrings(name: str) -> str:
         return f"### {name}\n\n```{{eval-rst}}\n.. automodule:: {name}\n```"
     kind = "class" if isinstance(getattr(collectives, name), type) else "function"
     return f"```{{eval-rst}}\n.. auto{kind}:: collectives.{name}\n```"
+
+
+def _stills(readme: str) -> dict[str, str]:
+    """What a terminal shows behind each door of the front page: each is what a run has printed."""
+    first, hang = re.findall(r"```(?:console|text)\n(\$ .*?)\n```", readme, re.DOTALL)[:2]
+    notebook = json.loads((ROOT / "notebooks/route/two_copies.ipynb").read_text(encoding="utf-8"))
+    pages = [
+        "".join(output["data"]["text/html"])
+        for cell in notebook["cells"]
+        for output in cell.get("outputs", ())
+    ]
+    learn = unescape(re.findall("<pre[^>]*>(.*?)</pre>", pages[0], re.DOTALL)[0]).rstrip()
+    certificate = (ROOT / "docs/certificates/gloo.certificate.md").read_text(encoding="utf-8")
+    causes = re.findall(r"^\d+\. (.*)", certificate, re.MULTILINE)
+    wrapped = textwrap.wrap(causes[0], 76, initial_indent="- ", subsequent_indent="  ")
+    check = [*wrapped[:3], "- ...", f"{len(causes)} wrong; gloo.certificate.md"]
+    return {
+        "first training": first,
+        "learn": f"$ python lessons/route/two_copies.py\n{learn}",
+        "hang": hang,
+        "check": "\n".join(["$ collectives verify gloo", *check]),
+    }
 
 
 def _section(text: str, heading: str) -> str:

@@ -1,5 +1,20 @@
-// From a folder of files, a browser refuses to fetch the lines around what the search found.
-if (location.protocol === "file:") DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;
+// The front page offers the lesson that was open last. Only this browser knows which one that was.
+const continueReading = () => {
+  const button = document.querySelector(".start p");
+  try {  // a browser may keep nothing, or refuse it to a file
+    const root = document.documentElement.dataset.content_root;
+    if (document.querySelector(".about-page [download]")) {
+      const path = location.pathname.slice(new URL(root, location.href).pathname.length);
+      localStorage.setItem("collectives-last", JSON.stringify({path, title: document.querySelector("h1").firstChild.textContent}));
+    }
+    const last = JSON.parse(localStorage.getItem("collectives-last"));
+    if (!button || !last || !/^notebooks\/[\w/]+\.html$/.test(last.path)) return;
+    const link = button.appendChild(document.createElement("a"));
+    link.className = "continue";
+    link.href = last.path;
+    link.textContent = `Continue where you were: ${last.title}`;
+  } catch (error) { if (!(error instanceof DOMException)) throw error; }
+};
 
 // The page in a frame gets the end of this page's address and its colours, and says how high it is
 // and what it shows.
@@ -7,6 +22,8 @@ addEventListener("DOMContentLoaded", () => {
   // A screen reader calls the arrows in the list of pages by the page whose subpages they show.
   for (const arrow of document.querySelectorAll("nav summary:has(.toctree-toggle)"))
     arrow.ariaLabel = arrow.closest("li").querySelector("a").textContent;
+
+  continueReading();
 
   const frame = document.getElementById("in-frame");
   if (!frame) return;
