@@ -1,6 +1,7 @@
 """What the site is made of: every lesson, page and exercise, and what a public address adds."""
 
 import re
+from collections import defaultdict
 from types import SimpleNamespace
 
 import pytest
@@ -73,7 +74,9 @@ def test_without_an_address_there_are_no_links_to_edit_or_to_open_in_colab():
     def shown(address):
         builder = SimpleNamespace(get_relative_uri=lambda here, there: there)
         app = SimpleNamespace(
-            config=SimpleNamespace(repository_address=address, language="en"), builder=builder
+            config=SimpleNamespace(repository_address=address, language="en"),
+            builder=builder,
+            env=SimpleNamespace(metadata=defaultdict(dict)),
         )
         context = {}
         conf.about_page(app, "notebooks/training/shards", "", context, None)
