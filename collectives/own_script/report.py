@@ -74,7 +74,7 @@ def write(seen: Seen, findings: dict[str, Finding]) -> str:
     wrong = [name for name, finding in findings.items() if finding.state == WRONG]
     lines = []
     for name in wrong:
-        says = printable(findings[name].says).replace("\n", "\n  ")
+        says = printable(seen.short(findings[name].says)).replace("\n", "\n  ")
         lines += [f"wrong: {name}, {findings[name].at}", f"  {says}"]
         lines += [f"  write: {cures[name]['write']}"]
     for name, finding in findings.items():

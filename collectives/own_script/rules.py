@@ -65,7 +65,11 @@ def no_sampler(seen: Seen) -> Finding:
     """Every rank trains on all of the data."""
     firsts = next(side_by_side(seen.ranks, "training"), None)
     if firsts is None:
-        return Finding(UNSEEN, "it trains with no DataLoader")
+        inputs = [rank.inputs() for rank in seen.ranks]
+        same = [a for a, *others in zip(*inputs, strict=False) if others == [a] * len(others)]
+        if len(same) < 2 or len({content for content, _ in same}) < 2:
+            return Finding(UNSEEN, "it trains with no DataLoader")
+        return Finding(WRONG, "the model gets the same batches on all ranks", same[0][1])
     parts = [one.samples() for one in firsts]
     if not all(parts):
         return Finding(UNSEEN, "the samples have no numbers, as those of an IterableDataset")
@@ -96,7 +100,7 @@ def _have_same_content(*passes: Pass) -> bool | None:
 
 
 def shuffle_beside_sampler(seen: Seen) -> Finding:
-    """shuffle=True beside a sampler, which DataLoader refuses; or a validation that shuffles."""
+    """shuffle=True beside a sampler, which DataLoader refuses; or the wrong one shuffles."""
     for note in seen.ranks[0].all("loader"):
         if note["both"]:
             return Finding(WRONG, "DataLoader refuses shuffle=True beside a sampler", note["at"])
@@ -104,6 +108,10 @@ def shuffle_beside_sampler(seen: Seen) -> Finding:
         if one.begin["is_split"] and one.begin["shuffle"]:
             says = "the sampler of the validation shuffles: which samples it pads with is chance"
             return Finding(WRONG, says, one.begin["made"])
+    for alone, one in side_by_side([seen.one, seen.ranks[0]], "training"):
+        asked = one.samples("asked")
+        if asked and asked == sorted(asked) and sorted(asked := alone.samples("asked")) != asked:
+            return Finding(WRONG, "one process shuffles, and several do not", one.begin["made"])
     return Finding(FINE)
 
 
@@ -122,6 +130,10 @@ def device_by_rank(seen: Seen) -> Finding:
             if note["index"]:
                 says = f"a rank asks for GPU {note['index']} of a machine that has one for it"
                 return Finding(WRONG, says, note["at"])
+    if seen.verdict_again and "device ordinal" in seen.verdict_again.says:
+        (guilty, *_) = seen.verdict_again.guilty
+        says = "a rank asks for a GPU that its machine, which has one for each rank, has not"
+        return Finding(WRONG, says, seen.short(f"{guilty.file}:{guilty.line}"))
     if any("cuda" in note["device"] for rank in seen.again for note in rank.all("ddp")):
         return Finding(FINE)
     return Finding(UNSEEN, "it was not started again on GPUs")
@@ -196,16 +208,19 @@ def padded_metric(seen: Seen) -> Finding:
 
 
 def left_over_micro_batch(seen: Seen) -> Finding:
-    """Micro-batches at the end of an epoch for which there is no step wait for the next epoch."""
+    """The last micro-batches of an epoch have no step: they are lost, or leak into the next one."""
     training = [one for one in seen.ranks[0].training if one.held]
     if len(training) < 2:
         return Finding(UNSEEN, "it had no two epochs of a DataLoader")
     for before, one in pairwise(training):
-        optimizer, held, at = one.held[0]
-        usual = max((count for of, count, _ in before.held if of == optimizer), default=held)
-        if held > usual and one.begin["held"][optimizer]:
+        optimizer, held, own, at = one.held[0]
+        left_over = one.begin["held"][optimizer]
+        usual = max((count for of, count, *_ in before.held if of == optimizer), default=held)
+        if left_over and held > usual:
             says = f"the first step of an epoch adds up {held} micro-batches, and others {usual}"
             return Finding(WRONG, says, at)
+        if left_over and held == own:
+            return Finding(WRONG, f"the last {left_over} of an epoch are computed for no step", at)
     return Finding(FINE)
 
 

@@ -28,12 +28,13 @@ def check(script: list[str], n: int, timeout: float, again: list[str], hides_gpu
     """`script`: its file and arguments; `again`: what its start after a save gets besides."""
     with tempfile.TemporaryDirectory(prefix="collectives-check-training-") as name:
         folder = Path(name)
-        one, _ = _started(folder / "one", "first", script, 1, timeout, hides_gpus)
+        (one,), _ = _started(folder / "one", "first", script, 1, timeout, hides_gpus)
         many, verdict = _started(folder / "many", "first", script, n, timeout, hides_gpus)
         seen = Seen(one, many, [], verdict, folder / "many")
         if any(rank.all("save") for rank in many):
             command = [*script, *again]
-            seen.again, _ = _started(folder / "many", AGAIN, command, n, timeout, hides_gpus)
+            more = _started(folder / "many", AGAIN, command, n, timeout, hides_gpus)
+            seen.again, seen.verdict_again = more
         seen.differs = _difference(folder, seen)
         return seen
 
@@ -57,7 +58,7 @@ def _started(
         verdict, _ = diagnosing.run(
             command, _HANGS_AFTER, timeout, output=output, is_seen=(notes / "stop").exists
         )
-    return [Rank(file) for file in sorted(notes.glob("*.jsonl"))], verdict
+    return [Rank(notes / f"{rank}.jsonl") for rank in range(n)], verdict
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -79,9 +80,9 @@ def _copy(source: Path, target: Path) -> None:
 
 def _difference(folder: Path, seen: Seen) -> str:
     """How far the weights lie apart after the first steps, on one rank and on several."""
-    if not seen.one or seen.one[0].draws():
-        return "no, forward draws random numbers" if seen.one else "no, one rank does not start"
-    alone, together = seen.one[0].steps(), [rank.steps() for rank in seen.ranks]
+    if seen.one.draws():
+        return "no, forward draws random numbers"
+    alone, together = seen.one.steps(), [rank.steps() for rank in seen.ranks]
     found = []
     for step in range(1, min(STEPS, len(alone), *map(len, together)) + 1):
         own = sum((one[step - 1] for one in together[1:]), together[0][step - 1])

@@ -1,6 +1,7 @@
 """What was seen of a training script: the notes of its ranks, pass by pass over the data. Pure."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,6 +10,8 @@ from pathlib import Path
 
 from collectives.diagnosis.rules.snapshot import Verdict
 
+_COMPUTED = "forward", "backward"
+
 
 @dataclass
 class Pass:
@@ -16,13 +19,14 @@ class Pass:
 
     `batches`: each with `used`, whether a backward came before the next one, and the `size` of what
     the model got. `held`: for each step, the optimizer, how many backward passes its gradients add
-    up, and the line. `results`: what collectives returned until the next pass.
+    up, how many this pass has had since it began, and the line. `results`: what collectives
+    returned until the next pass.
     """
 
     begin: dict
     batches: list[dict] = field(default_factory=list)
     backwards: int = 0
-    held: list[tuple[int, int, str]] = field(default_factory=list)
+    held: list[tuple[int, int, int, str]] = field(default_factory=list)
     results: list[dict] = field(default_factory=list)
 
     def samples(self, which: str = "own") -> list[int]:
@@ -32,15 +36,17 @@ class Pass:
 
     def content(self) -> dict[int, list[int]]:
         """Of some samples, what shows whether two are the same."""
-        known = [one for one in self.batches if one.get("rows")]
-        return {s: row for one in known for s, row in zip(one["own"], one["rows"], strict=True)}
+        return {sample: row for one in self.batches for sample, row in one["rows"]}
 
 
 class Rank:
     def __init__(self, file: Path):
-        self.notes = [json.loads(line) for line in file.read_text().splitlines()]
+        # Without a last line that the end of the rank has cut off.
+        text = file.read_text().rpartition("\n")[0] if file.exists() else ""
+        self.notes = [json.loads(line) for line in text.splitlines()]
         passes: dict[int, Pass] = {}
-        latest, batch = Pass({}), {}
+        batch: dict = {"own": [], "size": 0}
+        latest = Pass({})
         for note in self.notes:
             match note["kind"]:
                 case "pass":
@@ -48,13 +54,14 @@ class Rank:
                 case "batch":
                     latest, batch = passes[note["number"]], note | {"used": False, "size": 0}
                     latest.batches.append(batch)
-                case "forward" if batch:
+                case "forward":
                     batch["size"] += note["size"] or len(batch["own"])
                 case "backward":
                     latest.backwards += 1
                     batch["used"] = True
                 case "step":
-                    latest.held.append((note["of"], note["held"], note["at"]))
+                    step = note["of"], note["held"], latest.backwards, note["at"]
+                    latest.held.append(step)
                 case "result":
                     latest.results.append(note)
         self.passes = [one for one in passes.values() if one.batches]
@@ -79,6 +86,12 @@ class Rank:
                     samples = Counter[int]()
         return found
 
+    def inputs(self) -> list[tuple[int, str]]:
+        """What the model got where a backward follows, and in which line."""
+        noted = [note for note in self.notes if note["kind"] in ("forward", "backward")]
+        pairs = [(a, b) for a, b in pairwise(noted) if (a["kind"], b["kind"]) == _COMPUTED]
+        return [(a["content"], a["at"]) for a, _ in pairs if a["content"]]
+
     def draws(self) -> list[tuple[int, int]]:
         """The state of the random numbers before and after each forward that draws some."""
         noted = [note for note in self.notes if note["kind"] in ("batch", "backward")]
@@ -90,21 +103,21 @@ class Rank:
 class Seen:
     """One process, several ranks, and these once more after a save.
 
-    `verdict`: of the diagnosis, on several ranks. `differs`: how their steps differ from those of
-    one process. `root`: the folder of the copies.
+    `verdict`: of the diagnosis, on several ranks, and `verdict_again`. `differs`: how their steps
+    differ from those of one process. `root`: the folder of the copies.
     """
 
-    one: list[Rank]
+    one: Rank
     ranks: list[Rank]
     again: list[Rank]
     verdict: Verdict
     root: Path
+    verdict_again: Verdict | None = None
     differs: str = ""
 
-    def short(self, place: str) -> str:
-        """A file and line as the reader knows them."""
-        name = place.removeprefix(f"{self.root}/")
-        return name.partition("/")[2] if name.startswith("rank-") else name
+    def short(self, text: str) -> str:
+        """With files as the reader knows them."""
+        return re.sub(rf"{re.escape(str(self.root))}/rank-\d+/", "", text)
 
 
 def side_by_side(ranks: list[Rank], which: str) -> Iterator[tuple[Pass, ...]]:

@@ -24,7 +24,7 @@ AGAIN = "again"  # the folder of the notes of the second start
 HAS_GPU = "COLLECTIVES_HAS_GPU"
 STEPS = 8  # of which the weights are kept, unless they are many
 _MOST_WEIGHTS = 2_000_000
-_ROWS = 64  # samples of a pass by whose content one sees whether two ranks have the same
+_ROWS = 64  # samples by whose content one sees whether two ranks have the same
 
 
 def begin(notes: Path, recording) -> None:
@@ -80,7 +80,7 @@ class RankWatch:
 
     def __init__(self, notes: Path, file):
         self.notes, self.file, self.pid, self.root = notes, file, os.getpid(), os.getcwd()
-        self.is_again, self.saved, self.is_fresh = notes.name == AGAIN, False, False
+        self.is_again, self.saved, self.is_fresh = notes.name == AGAIN, False, True
         self.steps = self.passes = 0
         self.latest: Any = None  # the iterator that gave the latest batch
         self.trained: dict[int, int] = {}
@@ -163,10 +163,11 @@ class RankWatch:
         """Two ranks with one state draw the same random numbers."""
         import torch
 
-        states = [torch.default_generator.get_state()]
+        generators = [torch.default_generator]
         if torch.cuda.is_initialized():
-            states.append(torch.cuda.get_rng_state())
-        return zlib.crc32(b"".join(state.numpy().tobytes() for state in states))
+            generators += torch.cuda.default_generators
+        # In order, because each rank draws from that of a GPU of its own.
+        return hash(tuple(sorted(_content(one.get_state()) for one in generators)))
 
     # Data.
 
@@ -213,8 +214,8 @@ class RankWatch:
         own, dataset = asked, iterator._dataset
         while asked and _is_subset(dataset):
             own, dataset = [int(dataset.indices[one]) for one in own], dataset.dataset
-        is_first = iterator._num_yielded * len(asked) <= _ROWS
-        rows = _rows(data, len(asked)) if is_first else []
+        every = max(1, len(dataset) // _ROWS) if own else 1
+        rows = _rows(data, own, every)
         number, state = iterator.watched, self.state()
         self.note("batch", number=number, asked=asked, own=own, rows=rows, state=state)
 
@@ -222,8 +223,10 @@ class RankWatch:
         def called(model, args) -> None:
             if self.is_fresh:
                 self.is_fresh = False
-                sizes = [len(one) for one in args if getattr(one, "ndim", 0)]
-                self.note("forward", size=sizes[0] if sizes else None)
+                given = next((one for one in args if getattr(one, "ndim", 0)), None)
+                size = None if given is None else len(given)
+                is_first = size and self.steps < STEPS
+                self.note("forward", size=size, content=_content(given) if is_first else None)
 
         module.register_module_forward_pre_hook(called)
         _wrap(module.Module, "zero_grad", self.zero_grad)
@@ -358,15 +361,19 @@ def _sampling(loader) -> dict:
     return {"length": length, "is_split": is_split, "shuffle": getattr(sampler, "shuffle", None)}
 
 
-def _rows(data, count: int) -> list[list[int]]:
-    """A number for each part of each sample, by which two ranks see whether theirs is the same."""
+def _rows(data, samples: list[int], every: int) -> list[tuple[int, list[int]]]:
+    """Of some samples, a number for each part: two ranks see whether theirs is the same."""
     import torch
     from torch.utils._pytree import tree_leaves
 
-    leaves = [one.cpu() for one in tree_leaves(data) if isinstance(one, torch.Tensor)]
-    leaves = [one.contiguous() for one in leaves if one.ndim and len(one) == count]
-    samples = zip(*leaves, strict=True)
-    return [[zlib.crc32(part.numpy().tobytes()) for part in sample] for sample in samples]
+    leaves = [one for one in tree_leaves(data) if isinstance(one, torch.Tensor) and one.ndim]
+    parts = [one for one in leaves if len(one) == len(samples)]
+    chosen = ((place, sample) for place, sample in enumerate(samples) if sample % every == 0)
+    return [(sample, [_content(part[place]) for part in parts]) for place, sample in chosen]
+
+
+def _content(tensor) -> int:
+    return zlib.crc32(tensor.detach().cpu().contiguous().view(-1).numpy().tobytes())
 
 
 def _weights(optimizer) -> list:

@@ -201,8 +201,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Write it yourself
 #
-# Close the program, and write a training with another model and other data. The four questions are
-# your checklist.
+# Close the program, and write a training with another model and other data.
+# [check-training](../../docs/your-script.md) asks the four questions.
 
 # %%
 STEPS = [take_it_home]

@@ -1,0 +1,170 @@
+"""The rules of `collectives check-training`, on notes made by hand: faults, and what looks alike."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from collectives.diagnosis.rules.snapshot import Verdict
+from collectives.own_script import report, rules
+from collectives.own_script.seen import Rank, Seen
+from collectives.recording.ending import Ending
+from tools.script_page import FAULTS
+
+LINE = "train.py:7"
+
+
+def note(kind, **fields):
+    return {"kind": kind, "at": LINE, **fields}
+
+
+def one_pass(number, samples, steps=(), *, length=8, rows=(), **begin):
+    """A pass with a batch for each group of samples. `steps`: with the batches before them."""
+    facts = {"is_split": True, "shuffle": False, "held": [0], "weights": [0.0]} | begin
+    yield note("pass", number=number, made=LINE, length=length, **facts)
+    held = facts["held"][0]
+    for at, group in enumerate(samples, 1):
+        state = 100 * number + at
+        found = [(one, row) for one, row in rows if one in group]
+        yield note("batch", number=number, asked=group, own=group, rows=found, state=state)
+        yield note("forward", size=len(group), content=0)
+        if steps:
+            held += 1
+            yield note("backward", state=state)
+        if at in steps:
+            yield note("step", of=0, held=held)
+            held = 0
+
+
+def rank(file: Path, *notes):
+    flat = [one for part in notes for one in ([part] if isinstance(part, dict) else part)]
+    file.write_text("".join(json.dumps(one) + "\n" for one in flat))
+    return Rank(file)
+
+
+@pytest.fixture
+def judged(tmp_path):
+    """By rule, what it says of ranks with these notes."""
+
+    def judge(*ranks, one=(), again=()):
+        def read(which, notes):
+            return [rank(tmp_path / f"{which}{i}", *one) for i, one in enumerate(notes)]
+
+        seen = Seen(rank(tmp_path / "one", *one), read("many", ranks), read("again", again),
+                    Verdict(Ending.OK, ""), tmp_path)  # fmt: skip
+        return report.judge(seen)
+
+    return judge
+
+
+def test_the_rules_are_the_faults_of_the_page_in_its_order():
+    assert [rule.__name__ for rule in rules.RULES] == list(FAULTS)
+
+
+def test_a_micro_batch_that_is_left_over_is_wrong_whether_it_leaks_or_is_lost(judged):
+    first = one_pass(1, [[0], [1], [2]], (2,))
+    leaks = list(one_pass(2, [[0], [1], [2]], (2,), held=[1]))
+    findings = judged([first, leaks], [one_pass(1, [[4], [5], [6]], (2,))])
+    assert findings["left_over_micro_batch"].says.startswith("the first step of an epoch adds up 3")
+    lost = [one | {"held": 2} if one["kind"] == "step" else one for one in leaks]
+    findings = judged([one_pass(1, [[0], [1], [2]], (2,)), lost], [])
+    assert (
+        findings["left_over_micro_batch"].says == "the last 1 of an epoch are computed for no step"
+    )
+
+
+def test_a_count_of_micro_batches_that_goes_on_into_the_next_epoch_is_fine(judged):
+    both = one_pass(1, [[0], [1], [2]], (2,)), one_pass(2, [[0], [1], [2]], (1, 3), held=[1])
+    assert judged(both, both)["left_over_micro_batch"].state == rules.FINE
+
+
+@pytest.mark.parametrize(
+    ("others", "state"), [(10, rules.FINE), (0, rules.WRONG), (None, rules.UNSEEN)],
+    ids=["other content: split by index arithmetic", "one content: not split", "no content"],
+)  # fmt: skip
+def test_equal_numbers_of_samples_are_equal_samples_only_if_their_content_is(judged, others, state):
+    batches = [list(range(8))]
+    contents = [[(one, [one + r * (others or 0)]) for one in range(8)] for r in range(2)]
+    if others is None:
+        contents = [], []
+    found = judged(*([one_pass(1, batches, (1,), rows=rows)] for rows in contents))
+    assert found["no_sampler"].state == state
+
+
+def test_an_epoch_in_the_order_of_the_data_needs_no_set_epoch(judged):
+    for order, state in ([0, 1, 2, 3], rules.FINE), ([2, 0, 3, 1], rules.WRONG):
+        both = [*one_pass(1, [order], (1,)), *one_pass(2, [order], (1,))]
+        assert judged(both, both)["no_set_epoch"].state == state
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "state"),
+    [("all_reduce", 2, rules.WRONG), ("all_gather", 10, rules.UNSEEN), ("barrier", 0, rules.FINE)],
+)
+def test_padding_counts_if_sums_of_it_are_exchanged(judged, name, size, state):
+    result = note("result", name=name, size=size)
+    parts = [0, 2, 4, 6, 8], [1, 3, 5, 7, 0]
+    found = judged(*([*one_pass(1, [part], length=9), result] for part in parts))
+    assert found["padded_metric"].state == state
+
+
+@pytest.mark.parametrize("buffers", [True, False])
+def test_rank_0_may_validate_alone_through_ddp_if_that_sends_nothing(judged, buffers):
+    found = judged([note("validates", buffers=buffers)], [])["rank_0_validates_alone"]
+    assert found.state == (rules.WRONG if buffers else rules.FINE)
+
+
+@pytest.mark.parametrize("call", ["barrier", "broadcast_object_list"])
+def test_who_resumes_must_have_been_told_between_ranks(judged, call):
+    save, load, told = (
+        note("save", file="a.pt", wrapped=False),
+        note("load", file="a.pt"),
+        note("result", name=call),
+    )
+    train = list(one_pass(1, [[0]], (1,)))
+    found = judged([save], [], again=([load, told, *train], [told, *train]))
+    wanted = rules.WRONG if call == "barrier" else rules.FINE
+    assert found["each_decides_to_resume"].state == wanted
+
+
+@pytest.mark.parametrize("names", [("0.pt", "1.pt"), ("a.pt", "a.pt")])
+def test_ranks_may_save_files_of_their_own_but_not_one_of_all(judged, names):
+    found = judged(*([note("save", file=name, wrapped=False)] for name in names))
+    wanted = rules.WRONG if names[0] == names[1] else rules.FINE
+    assert found["every_rank_saves"].state == wanted
+
+
+def test_names_of_ddp_in_a_file_are_wrong(judged):
+    found = judged([note("save", file="a.pt", wrapped=True)], [])
+    assert found["every_rank_saves"].state == rules.WRONG
+
+
+def test_random_numbers_that_all_ranks_share_are_wrong_only_if_forward_draws_them(judged):
+    def drawing(state):
+        return [note("batch", number=1, asked=[0], own=[0], rows=[], state=state),
+                note("backward", state=state + 1)]  # fmt: skip
+
+    begin = note(
+        "pass", number=1, made=LINE, length=8, is_split=True, shuffle=True, held=[], weights=[]
+    )
+    same = [begin, *drawing(1), *drawing(5)]
+    assert judged(same, same)["same_dropout_everywhere"].state == rules.WRONG
+    other = [begin, *drawing(11), *drawing(15)]
+    assert judged(same, other)["same_dropout_everywhere"].state == rules.FINE
+    none = list(one_pass(1, [[0], [1]], (1, 2)))
+    assert judged(none, none)["same_dropout_everywhere"].state == rules.FINE
+
+
+def test_a_sampler_that_shuffles_belongs_to_the_training(judged):
+    validation = list(one_pass(1, [[1, 0]], shuffle=True))
+    assert judged(validation, validation)["shuffle_beside_sampler"].state == rules.WRONG
+    ordered, shuffled = list(one_pass(1, [[0, 1]], (1,))), list(one_pass(1, [[1, 0]], (1,)))
+    found = judged(ordered, ordered, one=shuffled)["shuffle_beside_sampler"]
+    assert found.says == "one process shuffles, and several do not"
+
+
+def test_samples_that_no_rank_had_or_two_are_counted(tmp_path):
+    parts = [0, 2, 4, 6], [1, 3, 5, 0]
+    ranks = [rank(tmp_path / f"{i}", one_pass(1, [part], length=9)) for i, part in enumerate(parts)]
+    rows = report.samples(Seen(ranks[0], ranks, [], Verdict(Ending.OK, ""), tmp_path))
+    assert rows == [{"pass": "validation 0", "ranks": [4, 4], "missing": 2, "twice": 1}]

@@ -1,0 +1,110 @@
+"""`collectives check-training` on the script of docs/your-script.md, with its faults and without."""
+
+import json
+import re
+import time
+
+import pytest
+from processes import children, finished
+from repository import ROOT
+
+from collectives.own_script.watch import RankWatch
+from tools import script_page
+
+CURED = (ROOT / "examples" / "blog" / "cured.py").read_text(encoding="utf-8")
+
+# Which faults are planted at once, so that three starts show several of them.
+TOGETHER = [
+    tuple(name for name in script_page.AT_ONCE if name != "device_by_rank"),
+    ("no_sampler", "data_parallel_left_over", "every_rank_saves"),
+    ("rank_0_validates_alone",),
+    ("collective_on_one_rank",),
+    ("shuffle_beside_sampler",),
+]
+
+
+def checked(folder, script, *words):
+    """What the command wrote, and its status."""
+    (folder / "train.py").write_text(script)
+    command = ["collectives", "check-training", "--json", "found.json", *words, "--", "train.py"]
+    done = finished(command, cwd=folder)
+    return json.loads((folder / "found.json").read_text()), done
+
+
+def wrong(found):
+    return {name: one for name, one in found["findings"].items() if one["state"] == "wrong"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", TOGETHER, ids=lambda names: names[0])
+def test_each_fault_is_found_in_its_line_as_the_page_says(names, tmp_path):
+    script = script_page.planted(*names)
+    found, done = checked(tmp_path, script)
+    assert done.returncode == 1, done.stderr
+    assert set(wrong(found)) == set(names)
+    for name, finding in wrong(found).items():
+        assert finding["says"].startswith(script_page.FAULTS[name]["told"])
+        assert re.fullmatch(r"train\.py:\d+", finding["at"])
+
+
+def test_all_faults_but_that_of_gpus_are_planted_and_none_twice():
+    planted = [name for names in TOGETHER for name in names]
+    assert sorted([*planted, "device_by_rank"]) == sorted(script_page.FAULTS)
+
+
+@pytest.mark.slow
+def test_the_cured_script_is_fine_and_nothing_is_left_of_it(tmp_path):
+    (tmp_path / "train.py").write_text(CURED)
+    begin = time.monotonic()
+    alone = finished("torchrun --standalone --nproc-per-node 2 train.py", cwd=tmp_path)
+    took = time.monotonic() - begin
+    assert alone.returncode == 0, alone.stderr
+    (tmp_path / "last.pt").write_bytes(b"the reader's own")  # which the ranks must not find ...
+    begin = time.monotonic()
+    found, done = checked(tmp_path, CURED.replace("last.pt", "other.pt"))
+    assert (done.returncode, wrong(found)) == (0, {}), done.stderr
+    assert time.monotonic() - begin < 4 * took + 10
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["found.json", "last.pt", "train.py"]
+    assert (tmp_path / "last.pt").read_bytes() == b"the reader's own"
+    assert not children()
+
+
+def test_cured_has_at_most_90_lines_and_those_that_the_page_keeps():
+    assert len(CURED.splitlines()) <= 90
+    assert [one["line"] for one in script_page.KEPT if one["line"] not in CURED] == []
+
+
+def test_a_link_to_a_file_of_the_reader_becomes_a_copy_before_it_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "log").write_text("mine")
+    (tmp_path / "scratch").symlink_to("log")
+    with open(tmp_path / "0.jsonl", "x") as file:
+        watch = RankWatch(tmp_path, file)
+        watch.opened("open", ("scratch", "r", 0))
+        assert (tmp_path / "scratch").is_symlink()
+        watch.opened("open", ("scratch", "a", 1))
+    assert not (tmp_path / "scratch").is_symlink()
+    assert (tmp_path / "scratch").read_text() == (tmp_path / "log").read_text() == "mine"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("print(1)", "calls nothing of torch.distributed"),
+        ("import torch\ntorch.multiprocessing.spawn(print)", "starts its ranks itself"),
+        ("import torch\ntorch.save({}, '/nowhere/a.pt')", "saves to /nowhere/a.pt"),
+    ],
+    ids=["no rank", "spawn", "a file elsewhere"],
+)
+def test_a_script_that_cannot_run_here_is_told_why(script, why, tmp_path):
+    _, done = checked(tmp_path, script, "--timeout", "60")
+    assert done.returncode == 3, done.stdout
+    assert why in done.stdout
+
+
+@pytest.mark.parametrize("words", ["", "-- nowhere.py", "-n 1 -- train.py"])
+def test_bad_usage_is_2(words, tmp_path):
+    (tmp_path / "train.py").touch()
+    done = finished(f"collectives check-training {words}", cwd=tmp_path)
+    assert done.returncode == (2 if words else 0) or "Usage" in done.stdout
