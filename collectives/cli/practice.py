@@ -84,7 +84,7 @@ def try_(
     wanted = _named(name) if name else here.next()
     if hint and wanted:
         number, text = here.next_hint(wanted)
-        print(f"{wanted.name}, hint {number} of {len(wanted.hints)}: {text}")
+        print(here.said(f"{wanted.name}, hint {number} of {len(wanted.hints)}: {text}"))
         return 0
     while wanted is not None:
         file, saved = here.file(wanted), _saved(here.file(wanted))
@@ -94,10 +94,10 @@ def try_(
         if verdict.is_solved and not name:
             wanted = here.next()
             continue
-        print(f"Waiting until {_shown(file)} is saved ...", file=sys.stderr)
+        print(here.said(f"Waiting until {_shown(file)} is saved ..."), file=sys.stderr)
         while _saved(file) == saved:
             time.sleep(0.2)
-    print("All exercises are solved.")
+    print(here.said("All exercises are solved."))
     return 0
 
 
@@ -112,13 +112,14 @@ def _try(here: "Progress", wanted: "Exercise", as_json: bool) -> "ExerciseVerdic
     if as_json:
         print(json.dumps([_plain(wanted, verdict)], indent=2))
         return verdict
-    print_block(answer.block(wanted, verdict))
+    print_block(answer.block(wanted, verdict, here.said))
     if verdict.is_solved:
         following = here.next()
-        print(f"{here.count} solved.", f"Next: {_shown(here.file(following))}" if following else "")
+        further = here.said(f"Next: {_shown(here.file(following))}") if following else ""
+        print(here.said(f"{here.count} solved."), further)
     else:
-        print(f"The file: {_shown(here.file(wanted))}")
-        print(f"A hint: collectives practice {wanted.name} --hint")
+        print(here.said(f"The file: {_shown(here.file(wanted))}"))
+        print(here.said(f"A hint: collectives practice {wanted.name} --hint"))
     return verdict
 
 
@@ -167,19 +168,24 @@ def _shown(file: Path) -> str:
 
 
 @app.command("start")
-def start(folder: Annotated[Path, typer.Argument(help="A new folder.")]) -> int:
+def start(
+    folder: Annotated[Path, typer.Argument(help="A new folder.")],
+    language: Annotated[
+        str, typer.Option("--language", help="en or zh: of what is said in this folder.")
+    ] = "en",
+) -> int:
     """Copy the exercises into a folder of your own."""
     from collectives.course.practice import progress, registry
 
     try:
-        made = progress.start(folder)
+        made = progress.start(folder, language)
     except (ValueError, OSError) as error:
         return terminal.failed("collectives practice start", error)
     first = made.next()
     assert first is not None
-    print(f"{len(registry.read())} exercises are in {folder}. Go on with:\n")
+    print(made.said(f"{len(registry.read())} exercises are in {folder}. Go on with:\n"))
     print(f"  cd {shlex.quote(str(folder))}")
-    print(f"  # write the function in {made.file(first).name}, then")
+    print(made.said(f"  # write the function in {made.file(first).name}, then"))
     print("  collectives practice")
     return 0
 
@@ -196,7 +202,7 @@ def list_() -> None:
             print(lesson)
         mark = "x" if one.name in here.solved else " "
         print(f"  [{mark}] {answer.title(one):<32} {here.file(one).relative_to(here.folder)}")
-    print(f"{here.count} solved")
+    print(here.said(f"{here.count} solved"))
 
 
 @app.command("reset")
@@ -207,7 +213,7 @@ def reset(name: str) -> int:
         here.reset(wanted)
     except (ValueError, OSError) as error:
         return terminal.failed("collectives practice reset", error)
-    print(f"{_shown(here.file(wanted))} is as it was at first.")
+    print(here.said(f"{_shown(here.file(wanted))} is as it was at first."))
     return 0
 
 
@@ -219,5 +225,6 @@ def solution(
     """Print our solution: once yours is right, or after a question."""
     wanted, here = _named(name), _here()
     if wanted.name not in here.solved and not yes:
-        typer.confirm("You have not solved it yet. Show the solution?", abort=True)
+        question = here.said("You have not solved it yet. Show the solution?")
+        typer.confirm(question, abort=True)
     print((wanted.folder / "solution.py").read_text("utf-8"), end="")

@@ -120,17 +120,16 @@ class Pairs(SearchEnglish):
     """Chinese by characters and by pairs of them, in index and query; the rest as in English.
 
     subtle: the class of Sphinx 9.0 for Chinese names a stemmer that its script does not have, so
-    the search finds nothing and says nothing.
+    the search finds nothing and says nothing. The stemmer is called by `language_name`.
     """
 
     lang = "zh"
-    language_name = "Chinese"
     js_splitter_code = r"""
 const HAN = /[\u3400-\u9fff\uf900-\ufaff]+/g;
 const pairsOf = run => run.length < 2 ? [run] : Array.from(run.slice(1), (end, i) => run[i] + end);
 var splitQuery = query => [
   ...query.replace(HAN, " ").split(/[^\p{Letter}\p{Number}_]+/gu).filter(word => word),
-  ...(query.match(HAN) ?? []).flatMap(pairsOf),
+  ...(query.replace(/[的了和与]/g, " ").match(HAN) ?? []).flatMap(pairsOf),
 ];
 """
 

@@ -4,6 +4,7 @@ translations/zh_CN/PAGE.po has the paragraphs of a page of the site. One that se
 stands in the first of them alone. A paragraph whose English has changed is shown in English.
 """
 
+import json
 import os
 import re
 import sys
@@ -14,6 +15,7 @@ from typing import NamedTuple
 from babel.messages.catalog import Catalog, Message
 from babel.messages.pofile import read_po, write_po
 
+from collectives.course.practice import registry
 from tools.site.pages import Source
 from tools.site.repository import ROOT
 from tools.translations import messages
@@ -172,13 +174,30 @@ def readme() -> str:
     return f"{title}{TO_ENGLISH}{translated(text)}"
 
 
+def tasks() -> str:
+    """exercises/zh.json, with which `collectives practice` says tasks and hints in Chinese."""
+    known = entries()
+    found = {}
+    for page in pages():
+        if page.startswith("exercises/") and page != "exercises/index":
+            path = ROOT / page
+            _, said, _ = (path / "task.py").read_text(encoding="utf-8").split('"""', 2)
+            title, _, text = said.partition("\n")
+            paragraphs = [" ".join(one.split("\n")) for one in text.strip("\n").split("\n\n")]
+            for one in [title, *paragraphs, *registry.find(path.name).hints]:
+                if one in known:
+                    found[one] = str(known[one].string)
+    return json.dumps(found, ensure_ascii=False, indent=1) + "\n"
+
+
 def main() -> list[Missing]:
-    """Update the catalogs and README.zh-CN.md, and list what is shown in English."""
+    """Update the catalogs and what is made of them, and list what is shown in English."""
     source = Source(ROOT / ".site" / "source", "")
     source.write()
     update(source.pages)
     if "README" in pages():
         README.write_text(readme(), encoding="utf-8")
+    (ROOT / "exercises/zh.json").write_text(tasks(), encoding="utf-8")
     found = list(missing(source.pages))
     for page, message, why in found:
         print(f"{FOLDER.name}/{page}.po: {why}: {message[:90]}")

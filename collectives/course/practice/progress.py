@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from collectives.course.console import print_text
-from collectives.course.practice import registry
+from collectives.course.practice import chinese, registry
 from collectives.course.practice.checker import ExerciseVerdict, try_program
 from collectives.course.practice.exercise import Exercise
 
 _FILE = "progress.json"
+LANGUAGES = ("en", "zh")
 
 
 @dataclass
@@ -24,6 +25,11 @@ class Progress:
     folder: Path
     solved: list[str] = field(default_factory=list)
     hints: dict[str, int] = field(default_factory=dict)  # how many were shown
+    language: str = "en"
+
+    def said(self, text: str) -> str:
+        """In the language of the folder."""
+        return chinese.said(text) if self.language == "zh" else text
 
     def file(self, wanted: Exercise) -> Path:
         """09_weighted_mean.py. A folder of an older version has other numbers, or it has none and a
@@ -42,7 +48,10 @@ class Progress:
         return f"{len(names & set(self.solved))} of {len(names)}"
 
     def save(self) -> None:
-        text = json.dumps({"solved": self.solved, "hints": self.hints}, indent=2)
+        noted = {"solved": self.solved, "hints": self.hints}
+        if self.language != "en":
+            noted["language"] = self.language
+        text = json.dumps(noted, indent=2)
         _write(self.folder / _FILE, f"{text}\n".encode())
 
     @contextlib.contextmanager
@@ -51,7 +60,7 @@ class Progress:
         folder = os.open(self.folder, os.O_RDONLY)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
-            self.solved, self.hints = _read(self.folder / _FILE)
+            self.solved, self.hints, self.language = _read(self.folder / _FILE)
             yield
             self.save()
         finally:
@@ -84,7 +93,7 @@ class Progress:
         number = min(self.hints.get(wanted.name, 0) + 1, len(wanted.hints))
         with _told("which hints were shown"), self._change():
             self.hints[wanted.name] = number
-        return number, wanted.hints[number - 1]
+        return number, self.said(wanted.hints[number - 1])
 
     def reset(self, wanted: Exercise) -> None:
         """The file is as it was at first, and the exercise is not solved. Raises OSError."""
@@ -96,7 +105,8 @@ class Progress:
     def copy(self, wanted: Exercise) -> None:
         target = self.file(wanted)
         self.folder.mkdir(parents=True, exist_ok=True)
-        _write(target, (wanted.folder / "task.py").read_bytes())
+        text = (wanted.folder / "task.py").read_text("utf-8")
+        _write(target, (chinese.task(text) if self.language == "zh" else text).encode())
 
 
 def _write(file: Path, data: bytes) -> None:
@@ -119,14 +129,14 @@ def _told(what: str) -> Iterator[None]:
         print_text(f"Cannot save {what}: {error}", stderr=True)
 
 
-def _read(file: Path) -> tuple[list[str], dict[str, int]]:
-    """What is solved, and how many hints were shown. Raises ValueError if the file is odd."""
+def _read(file: Path) -> tuple[list[str], dict[str, int], str]:
+    """What is solved, how many hints were shown, and the language. ValueError if it is odd."""
     try:
         found = json.loads(file.read_text("utf-8"))
-        solved, hints = found["solved"], found["hints"]
+        solved, hints, language = found["solved"], found["hints"], found.get("language", "en")
         is_odd = not all(isinstance(name, str) for name in [*solved, *hints])
         is_odd |= not all(type(number) is int and number >= 0 for number in hints.values())
-        if is_odd or not isinstance(solved, list):
+        if is_odd or not isinstance(solved, list) or language not in LANGUAGES:
             raise ValueError("the types are wrong")
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise ValueError(
@@ -134,16 +144,18 @@ def _read(file: Path) -> tuple[list[str], dict[str, int]]:
             "exercises that are solved, and how many hints were shown. Correct it so that it looks "
             'like {"solved": ["neighbours"], "hints": {"shift_right": 1}}.'
         ) from error
-    return solved, hints
+    return solved, hints, language
 
 
-def start(folder: Path) -> Progress:
+def start(folder: Path, language: str = "en") -> Progress:
     """Copy the exercises into a new folder. ValueError if there is something in it already."""
+    if language not in LANGUAGES:
+        raise ValueError(f"there is no language {language!r}: say one of {', '.join(LANGUAGES)}.")
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(
             f"{folder} is not empty: use a new folder, so that nothing is overwritten."
         )
-    progress = Progress(folder)
+    progress = Progress(folder, language=language)
     for wanted in registry.read().values():
         progress.copy(wanted)
     _write(folder / "README.md", (registry.folder() / "README.md").read_bytes())

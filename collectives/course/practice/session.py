@@ -23,11 +23,13 @@ def practice(name: str | None = None, function: Callable | None = None) -> None:
     ranks = sys.modules.get("collectives.launcher.rank")
     if ranks is not None and ranks.inside:  # it stands in the file that is tried
         return
+    said: Callable[[str], str] = str
     if function is None:
         here = progress.find()
+        said = here.said
         wanted = registry.find(name) if name else here.next()
         if wanted is None:
-            print("All exercises are solved.")
+            print(said("All exercises are solved."))
             return
         verdict = here.try_file(wanted)
     else:
@@ -38,4 +40,4 @@ def practice(name: str | None = None, function: Callable | None = None) -> None:
             )
         wanted = registry.find(name or "")
         verdict = try_program(wanted.name, function)
-    print_block(answer.block(wanted, verdict))
+    print_block(answer.block(wanted, verdict, said))
