@@ -214,12 +214,15 @@ def left_over_micro_batch(seen: Seen) -> Finding:
         return Finding(UNSEEN, "it had no two epochs of a DataLoader")
     for before, one in pairwise(training):
         optimizer, held, own, at = one.held[0]
-        left_over = one.begin["held"][optimizer]
-        usual = max((count for of, count, *_ in before.held if of == optimizer), default=held)
+        left_over = one.begin["pending"][optimizer]
+        counts = [count for of, count, *_ in before.held if of == optimizer]
+        usual = max(counts, default=held)
         if left_over and held > usual:
             says = f"the first step of an epoch adds up {held} micro-batches, and others {usual}"
             return Finding(WRONG, says, at)
-        if left_over and held == own:
+        # With two optimizers, each may drop what the other's loss gives it, after every step.
+        is_only_loss = sum(counts) + left_over == before.backwards and len(counts) > 1
+        if left_over and held == own and is_only_loss:
             return Finding(WRONG, f"the last {left_over} of an epoch are computed for no step", at)
     return Finding(FINE)
 

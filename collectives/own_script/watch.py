@@ -187,8 +187,8 @@ class RankWatch:
             iterator = real(loader)
             self.passes += 1
             iterator.watched, iterator.watched_data = self.passes, data
-            held = [optimizer.watched for optimizer in self.optimizers]
-            facts = {"number": self.passes, "held": held, "weights": self.sums()}
+            pending = [optimizer.watched_pending for optimizer in self.optimizers]
+            facts = {"number": self.passes, "pending": pending, "weights": self.sums()}
             self.note("pass", made=loader.watched_at, **facts, **_sampling(loader))
             return iterator
 
@@ -239,6 +239,7 @@ class RankWatch:
                 self.trained[self.latest.watched] = self.latest.watched_data
             for one in self.optimizers:
                 one.watched = one.watched * _has_gradient(one) + 1
+                one.watched_pending += 1
             self.note("backward", state=self.state())
             self.is_fresh = True
             return real(*args, **kwargs)
@@ -253,12 +254,14 @@ class RankWatch:
     def optimizer(self, module) -> None:
         def __init__(real, optimizer, *args, **kwargs):
             real(optimizer, *args, **kwargs)
-            optimizer.watched = 0  # how many backward passes its gradients add up
+            # How many backward passes its gradients add up, and how many since its latest step.
+            optimizer.watched = optimizer.watched_pending = 0
             self.optimizers.append(optimizer)
 
         def before(optimizer, *_) -> None:
             self.keep_weights()
             self.note("step", held=optimizer.watched, of=self.optimizers.index(optimizer))
+            optimizer.watched_pending = 0
 
         def after(*_) -> None:
             self.steps += 1

@@ -20,9 +20,9 @@ def note(kind, **fields):
 
 def one_pass(number, samples, steps=(), *, length=8, rows=(), **begin):
     """A pass with a batch for each group of samples. `steps`: with the batches before them."""
-    facts = {"is_split": True, "shuffle": False, "held": [0], "weights": [0.0]} | begin
+    facts = {"is_split": True, "shuffle": False, "pending": [0], "weights": [0.0]} | begin
     yield note("pass", number=number, made=LINE, length=length, **facts)
-    held = facts["held"][0]
+    held = facts["pending"][0]
     for at, group in enumerate(samples, 1):
         state = 100 * number + at
         found = [(one, row) for one, row in rows if one in group]
@@ -62,19 +62,31 @@ def test_the_rules_are_the_faults_of_the_page_in_its_order():
 
 
 def test_a_micro_batch_that_is_left_over_is_wrong_whether_it_leaks_or_is_lost(judged):
-    first = one_pass(1, [[0], [1], [2]], (2,))
-    leaks = list(one_pass(2, [[0], [1], [2]], (2,), held=[1]))
-    findings = judged([first, leaks], [one_pass(1, [[4], [5], [6]], (2,))])
-    assert findings["left_over_micro_batch"].says.startswith("the first step of an epoch adds up 3")
+    batches, steps = [[0], [1], [2], [3], [4]], (2, 4)
+    leaks = list(one_pass(2, batches, steps, pending=[1]))
     lost = [one | {"held": 2} if one["kind"] == "step" else one for one in leaks]
-    findings = judged([one_pass(1, [[0], [1], [2]], (2,)), lost], [])
-    assert (
-        findings["left_over_micro_batch"].says == "the last 1 of an epoch are computed for no step"
-    )
+    for second, says in (
+        (leaks, "the first step of an epoch adds up 3 micro-batches, and others 2"),
+        (lost, "the last 1 of an epoch are computed for no step"),
+    ):
+        found = judged([one_pass(1, batches, steps), second], [])["left_over_micro_batch"]
+        assert (found.state, found.says) == (rules.WRONG, says)
+
+
+def test_two_optimizers_that_drop_the_gradients_of_each_other_leave_nothing_over(judged):
+    def alternating(number, pending):
+        samples, both = [[0], [1], [2], [3]], (1, 2, 3, 4)
+        for one in one_pass(number, samples, both, pending=[pending]):
+            yield one | {"held": 1}
+            if one["kind"] == "step":
+                yield note("backward", state=0)
+
+    notes = [*alternating(1, 0), *alternating(2, 1)]
+    assert judged(notes, notes)["left_over_micro_batch"].state == rules.FINE
 
 
 def test_a_count_of_micro_batches_that_goes_on_into_the_next_epoch_is_fine(judged):
-    both = one_pass(1, [[0], [1], [2]], (2,)), one_pass(2, [[0], [1], [2]], (1, 3), held=[1])
+    both = one_pass(1, [[0], [1], [2]], (2,)), one_pass(2, [[0], [1], [2]], (1, 3), pending=[1])
     assert judged(both, both)["left_over_micro_batch"].state == rules.FINE
 
 
@@ -145,7 +157,7 @@ def test_random_numbers_that_all_ranks_share_are_wrong_only_if_forward_draws_the
                 note("backward", state=state + 1)]  # fmt: skip
 
     begin = note(
-        "pass", number=1, made=LINE, length=8, is_split=True, shuffle=True, held=[], weights=[]
+        "pass", number=1, made=LINE, length=8, is_split=True, shuffle=True, pending=[], weights=[]
     )
     same = [begin, *drawing(1), *drawing(5)]
     assert judged(same, same)["same_dropout_everywhere"].state == rules.WRONG
