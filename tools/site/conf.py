@@ -189,7 +189,8 @@ def keep_old_anchor(app, doctree) -> None:
 def write_pages(app, error) -> None:
     """What our search shows and knows of every page, besides Sphinx's index."""
     if error is None and app.builder.name == "html":
-        also = tomllib.loads((HERE / "also_called.toml").read_text(encoding="utf-8"))
+        place = catalogs.FOLDER if app.config.language == catalogs.LANGUAGE else HERE
+        also = tomllib.loads((place / "also_called.toml").read_text(encoding="utf-8"))
         pages = {
             name: {
                 "about": app.env.metadata[name].get("description", ""),

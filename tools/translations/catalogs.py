@@ -15,6 +15,7 @@ from typing import NamedTuple
 from babel.messages.catalog import Catalog, Message
 from babel.messages.pofile import read_po, write_po
 
+from collectives.course import chapters
 from collectives.course.practice import registry
 from tools.site.pages import Source
 from tools.site.repository import ROOT
@@ -35,6 +36,10 @@ FIRST = ("index", "README", "docs/contents", "notebooks/start")
 
 # Of which the theme has no Chinese.
 THEME = ("Collapse Sidebar", "Expand Sidebar", "Color mode")
+
+
+# A link by the title of a page, which is translated where the page has it.
+LINK = re.compile(r"\[([^\]`]+)\](\([^)]*\))((?:, \[\.py\]\([^)]*\))?)")
 
 
 class Missing(NamedTuple):
@@ -77,6 +82,15 @@ def with_note(entry: Message) -> str:
     return f"{entry.string}{note}"
 
 
+def in_chinese(message: str, known: dict[str, Message]) -> str | None:
+    """None if nobody has translated it."""
+    if message in known:
+        return with_note(known[message])
+    if (link := LINK.fullmatch(message)) and link[1] in known:
+        return f"[{known[link[1]].string}]{link[2]}{link[3].replace(', ', '，')}"
+    return None if messages.has_language(message) else message
+
+
 def of_page(source: Path, page: str) -> list[str]:
     """The messages of one page of the folder that Sphinx reads."""
     if page != WORDS:
@@ -98,8 +112,10 @@ def update(source: Path) -> None:
         WORDS,
     ):  # of all entries, known now: a paragraph may come to another page
         template, catalog = Catalog(fuzzy=False), read(page)
-        for message in of_page(source, page):
-            if message not in placed and (page == WORDS or messages.has_language(message)):
+        for shown in of_page(source, page):
+            link = LINK.fullmatch(shown)
+            message = link[1] if link else shown
+            if message not in placed and (page == WORDS or messages.has_language(shown)):
                 placed.add(message)
                 template.add(message)
                 if message in known and message not in catalog:
@@ -125,21 +141,24 @@ def missing(source: Path) -> Iterator[Missing]:
     for page in (*pages(), WORDS):
         old = {entry.id: entry for entry in read(page)}
         for message in of_page(source, page):
-            if message not in known and (page == WORDS or messages.has_language(message)):
+            if in_chinese(message, known) is None:
                 changed = message in old and old[message].fuzzy
                 yield Missing(page, message, "changed" if changed else "new")
 
 
 def stage(source: Path, folder: Path) -> None:
-    """The catalogs as Sphinx reads them: one for each translated page, with all its messages."""
-    known = {message: with_note(entry) for message, entry in entries().items()}
-    for page in (*pages(), WORDS):
+    """The catalogs as Sphinx reads them: one for each translated page, with all its messages.
+
+    Of a lesson that is not translated, the title is, because lists of lessons show it.
+    """
+    known = entries()
+    others = {f"notebooks/{name}" for one in chapters.read().values() for name in one.names}
+    for page in (*pages(), WORDS, *sorted(others - {*pages()})):
         catalog = Catalog(locale=LANGUAGE, fuzzy=False)
-        for message in of_page(source, page):
-            if message in known:
-                catalog.add(message, known[message])
-            elif not messages.has_language(message):
-                catalog.add(message, message)
+        found = of_page(source, page)
+        for message in found[:1] if page in others and page not in pages() else found:
+            if (chinese := in_chinese(message, known)) is not None:
+                catalog.add(message, chinese)
         # The words of templates are those that Sphinx itself has in this catalog.
         path = folder / LANGUAGE / "LC_MESSAGES" / f"{'sphinx' if page == WORDS else page}.po"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -155,9 +174,8 @@ def translated(text: str) -> str:
     known = entries()
 
     def of(message: str) -> str:
-        if message in known:
-            return with_note(known[message])
-        return f"{CHANGED} {message}" if messages.has_language(message) else message
+        chinese = in_chinese(message, known)
+        return f"{CHANGED} {message}" if chinese is None else chinese
 
     return messages.replaced(text, of)
 
