@@ -2,7 +2,7 @@
 
 import re
 
-from collectives.diagnosis.log.messages import Message, table
+from collectives.diagnosis.log.messages import LogMessage, table
 
 _TORCH = "https://github.com/pytorch/pytorch/blob/v2.13.0/"
 
@@ -30,7 +30,7 @@ def entries() -> str:
     return "\n\n".join(parts)
 
 
-def _contents(by_chapter: dict[str, list[Message]]) -> str:
+def _contents(by_chapter: dict[str, list[LogMessage]]) -> str:
     lines = []
     for title, messages in by_chapter.items():
         lines += [f"- [{title}](#{_anchor(title)})"]
@@ -47,7 +47,7 @@ def _code(text: str) -> str:
     return f"`{text.strip()}`"
 
 
-def _entry(message: Message) -> str:
+def _entry(message: LogMessage) -> str:
     also = f"Also: {', '.join(map(_code, message.also))}." if message.also else ""
     parts = [
         f"### {_code(message.message)}",
@@ -61,7 +61,7 @@ def _entry(message: Message) -> str:
     return "\n\n".join(parts)
 
 
-def _program(message: Message) -> str:
+def _program(message: LogMessage) -> str:
     variables = "".join(f"{name}={value} " for name, value in message.env.items())
     command = f"{variables}torchrun --nproc-per-node {message.ranks} program.py"
     return f"Run it yourself, by `{command}`:\n\n```python\n{message.program.strip()}\n```"

@@ -15,7 +15,8 @@ from typing import Any
 from packaging.specifiers import InvalidSpecifier, Specifier
 from packaging.version import InvalidVersion, Version
 
-from collectives.semantics.calls import OPS
+from collectives.recording.call import Call
+from collectives.semantics.calls import BY_NAME, OPS
 from collectives.semantics.cell import Cell
 
 # From best to worst: a clear error is better than a dead process, and a wrong answer without an
@@ -231,3 +232,19 @@ def refusal(step: str, backend: str, device: str) -> str | None:
         ):
             return f"{backend} on {device}: {claim.reason}"
     return None
+
+
+def wrong_with_gaps(call: Call) -> str:
+    """Why this call gives wrong results if its tensor has gaps; "" if it does not."""
+    name = BY_NAME[call.name].name
+    cell = Cell(
+        collective=name,
+        form=f"{name}:noncontiguous",
+        backend=call.backend,
+        device=call.device,
+        dtype=call.tensors[0].dtype,
+        op=call.op,
+        world_size=len(call.members),
+    )
+    claim = expected(cell, importlib.metadata.version("torch"))
+    return claim.reason if claim is not None and claim.state == "wrong" else ""

@@ -62,6 +62,7 @@ def diagnose(
 
     Every call of every rank is noted and compared with the other ranks' while the program runs.
     """
+    from collectives.backends import claims
     from collectives.diagnosis import run as diagnosing
     from collectives.diagnosis.log.report import report
     from collectives.diagnosis.rules import hints
@@ -87,7 +88,11 @@ def diagnose(
         if json_file is not None:  # the verdict of an earlier run is none of this one
             write_file(json_file, "")
         verdict, status = diagnosing.run(
-            command, hang_after, timeout, lambda text: print_text(text, stderr=True)
+            command,
+            hang_after,
+            timeout,
+            lambda text: print_text(text, stderr=True),
+            wrong_with_gaps=claims.wrong_with_gaps,
         )
         if verdict.kind is not Ending.OK:
             print_text(verdict.says, stderr=True)

@@ -15,13 +15,8 @@ from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
 from collectives.recording.ending import Ending
+from collectives.recording.lost_peer import PEER_IS_GONE
 from collectives.semantics.check import Mismatch
-
-# What gloo says when the other end of a connection has gone, and what
-# TORCH_DISTRIBUTED_DEBUG=DETAIL says on ranks that did nothing wrong.
-PEER_IS_GONE = re.compile(
-    r"closed by peer|reset by peer|Broken pipe|successfully reached monitoredBarrier"
-)
 
 # What differs from run to run in torch's messages: places in its source, addresses, times. A report
 # holds none of it, so that a notebook does not change. RankOutcome.text holds all of it.

@@ -37,13 +37,14 @@ def run(
     report: Callable[[str], None] = lambda text: None,
     output: IO | None = None,
     is_seen: Callable[[], bool] = lambda: False,
+    wrong_with_gaps: Callable[[Call], str] = lambda call: "",
 ) -> tuple[Verdict, int]:
     """Run the command to its end, or until its fault is known.
 
     It hangs when nothing has moved for `hang_after` seconds while a rank is inside a call. `report`
     is called with what is slow. After `timeout` seconds the program is ended, or when its caller
-    has seen enough. `output`: where it prints. Whatever happens, no process of it is left behind.
-    Returns the verdict, and the exit status (see `status`).
+    has seen enough. `output`: where it prints. `wrong_with_gaps`: see `hints`. Whatever happens, no
+    process of it is left behind. Returns the verdict, and the exit status (see `status`).
     """
     try:
         folder = Path(tempfile.mkdtemp(prefix="collectives-diagnose-"))
@@ -70,7 +71,7 @@ def run(
             end_all(process, folder, others)
             job.nodes.close()
             monitor.meeting.close()
-        noticed = hints.hints(job.noticed(), verdict.kind)
+        noticed = hints.hints(job.noticed(), verdict.kind, wrong_with_gaps)
         verdict = dataclasses.replace(verdict, hints=noticed, earlier=tuple(job.attempts))
         return _with_notes(verdict, job), status(verdict, process.returncode)
     finally:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 # The variables that identify a worker of each launcher. The worker's own children inherit them, but
 # are not workers.
 _TORCHRUN = ("TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_SLURM = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID")
+_SLURM_RANK, _SLURM_SIZE, _SLURM_LOCAL_RANK = launchers.SLURM
+_SLURM = ("SLURM_JOB_ID", "SLURM_STEP_ID", _SLURM_RANK)
 _UNSET = (
     "torchrun, mpiexec and srun set all of their variables: start this process with one of them, "
     "or unset what one left, to let it start its own ranks."
@@ -99,7 +100,7 @@ def launcher_worker() -> Worker | None:
                 break  # srun --mpi: Slurm knows who shares a machine
             identity = (rank, size, "PMI_FD", "PMIX_NAMESPACE")
             return _worker("mpiexec", rank, size) if _is_direct(identity) else None
-    if in_step and _number("SLURM_STEP_NUM_TASKS", 1) > 1:
+    if in_step and _number(_SLURM_SIZE, 1) > 1:
         return _slurm_worker() if _is_direct(_SLURM) else None
     if "RANK" in environ:
         raise ValueError(
@@ -173,14 +174,14 @@ def _worker(launcher: str, rank: str, size: str) -> Worker:
 
 def _slurm_worker() -> Worker:
     is_offered = any(rank in os.environ for rank, *_ in launchers.MPI)
-    world_size = _number("SLURM_STEP_NUM_TASKS", 1)
+    world_size = _number(_SLURM_SIZE, 1)
     tasks = _tasks(_text("SLURM_STEP_TASKS_PER_NODE"))
     # Some clusters offer MPI to every step. A program that cannot load it uses a store.
     return Worker(
         "srun --mpi" if is_offered and installation.fault() is None else "srun",
-        _number("SLURM_PROCID", 0, world_size),
+        _number(_SLURM_RANK, 0, world_size),
         world_size,
-        _number("SLURM_LOCALID"),
+        _number(_SLURM_LOCAL_RANK),
         tasks[_number("SLURM_NODEID", 0, len(tasks))],
     )
 

@@ -26,7 +26,8 @@ def hinted(steps, ranks=2):
             # the error of a work that has failed, if the thread that ran it still holds it.
             dist.all_reduce(torch.zeros(1))
 
-    return hints(launch(each, ranks, backend="gloo", record="calls").risky_calls, Ending.OK)
+    risky = launch(each, ranks, backend="gloo", record="calls").risky_calls
+    return hints(risky, Ending.OK, claims.wrong_with_gaps)
 
 
 def ones():
@@ -230,7 +231,7 @@ def test_a_missing_wait_is_worth_a_hint_only_where_the_call_brings_this_rank_som
 def test_on_nccl_a_missing_wait_is_worth_a_hint_and_a_tensor_with_gaps_an_error():
     """Only wait() makes what follows on the GPU come after the call, which has a stream of its own."""
     risky = [noticed(kind, device="cuda", backend="nccl") for kind in ("unawaited", "gaps")]
-    (hint,) = hints(risky, Ending.OK)
+    (hint,) = hints(risky, Ending.OK, claims.wrong_with_gaps)
     assert hint.risk.startswith("never waited for all_reduce")
 
 

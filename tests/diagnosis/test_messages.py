@@ -19,6 +19,7 @@ from collectives.course import mistakes
 from collectives.course.marks import mistake
 from collectives.diagnosis.log import lines, messages
 from collectives.diagnosis.log.report import report
+from collectives.recording.lost_peer import is_lost
 
 TABLE = {message.name: message for message in messages.table()}
 
@@ -338,3 +339,19 @@ def test_bad_usage_is_status_2(words, says, capsys):
     assert ended.value.code == 2
     if words:
         assert says in capsys.readouterr().err
+
+
+# Texts of logs that no exception of a rank holds, and errors that say of themselves who is missing.
+NO_EXCEPTION = {"watchdog-status", "heartbeat", "taken-down"}
+CAUSES = {"monitored-barrier", "spawn-signal"}
+
+
+@pytest.mark.parametrize("message", messages.table(), ids=lambda message: message.name)
+def test_a_live_rank_and_its_log_agree_that_another_rank_is_gone(message):
+    """What a log calls a consequence is one for the running diagnosis, too; a cause is none."""
+    is_one = message.kind == "consequence"
+    if message.name in NO_EXCEPTION | CAUSES or (is_one and message.seen not in ("gloo", "nccl")):
+        return
+    if message.kind != "warning":
+        wrong = [text for text in (message.message, *message.also) if is_lost(text) != is_one]
+        assert wrong == []

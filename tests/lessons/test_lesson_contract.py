@@ -17,9 +17,9 @@ from repository import ROOT, anchors
 from collectives import LaunchError, launch
 from collectives.course import chapters, files, wrong
 from collectives.course.marks import world_of
-from collectives.course.outcome import PEER_IS_GONE
 from collectives.course.practice import registry
 from collectives.course.results import table
+from collectives.recording.lost_peer import PEER_IS_GONE
 
 ROUTE = [lesson.name for lesson in chapters.route()]
 CHAPTERS = chapters.read()

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from repository import ROOT
 
+from collectives.recording import launchers
+
 # From the ground up: a room imports only itself and rooms that stand before it.
 TABLE = (ROOT / "CONTRIBUTING.md").read_text().partition("| room |")[2].partition("\n\n")[0]
 ROOMS = re.findall(r"^\| `(\w+)`", TABLE, re.MULTILINE)
@@ -127,10 +129,6 @@ def test_a_picture_that_one_chapter_alone_imports_lies_in_its_folder():
         assert len(users) != 1 or name in everywhere, f"{path.name} belongs in {users.pop()}"
 
 
-# Pairs whose second class is being rewritten.
-_SHARED = {"Claim", "Message"}
-
-
 def test_no_two_classes_have_one_name():
     names = Counter(
         node.name
@@ -138,7 +136,35 @@ def test_no_two_classes_have_one_name():
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
-    assert {name for name, count in names.items() if count > 1} <= _SHARED
+    assert {name for name, count in names.items() if count > 1} == set()
+
+
+# What the diagnosis needs to stand alone: its own two folders, and modules that need nothing else.
+_DIAGNOSIS = ("collectives.recording", "collectives.diagnosis")
+_BESIDE_IT = {
+    "collectives.words",
+    *(f"collectives.semantics.{name}" for name in ("calls", "on_import", "torch_names")),
+}
+
+
+def test_the_diagnosis_can_be_taken_out_of_the_package():
+    others = {
+        (name, target)
+        for name, targets in every_import().items()
+        if name.startswith(_DIAGNOSIS) or name in _BESIDE_IT
+        for target in targets
+        if not target.startswith(_DIAGNOSIS) and target not in _BESIDE_IT
+    }
+    assert others == set()
+
+
+def test_the_variables_of_launchers_stand_in_one_table():
+    """torchrun's RANK and WORLD_SIZE are everybody's words; those of the others are not."""
+    names = {*launchers.MPICH, *launchers.OPEN_MPI, *launchers.SLURM, *launchers.PMIX}
+    for name, path in FILES.items():
+        if name != "collectives.recording.launchers":
+            quoted = set(re.findall(r'"(\w+)"', path.read_text("utf-8")))
+            assert not quoted & names, name
 
 
 def named(text: str) -> set[str]:

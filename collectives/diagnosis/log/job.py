@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from collectives.diagnosis.log import endings, lines, messages, tracebacks
 from collectives.diagnosis.log.endings import Endings
 from collectives.diagnosis.log.lines import Line, Stream
-from collectives.diagnosis.log.messages import Message, Sighting
+from collectives.diagnosis.log.messages import LogMessage, Sighting
 from collectives.diagnosis.log.tracebacks import Tracebacks
 from collectives.diagnosis.log.watchdog import Watchdog
 
@@ -88,7 +88,7 @@ class Logs:
         if known and (found := messages.read(line, known)):
             self._see(line, *found)
 
-    def _see(self, line: Line, message: Message, match: re.Match[str], wording: str) -> None:
+    def _see(self, line: Line, message: LogMessage, match: re.Match[str], wording: str) -> None:
         if message.name not in self.sightings:
             self.sightings[message.name] = Sighting(message, wording, line.log, line.number)
         rank, local = messages.ranks_of(line.writer, match)

@@ -15,7 +15,7 @@ MOST = 500
 
 
 @dataclass(frozen=True)
-class Message:
+class LogMessage:
     """A line of logs, and what it means. See messages.toml for the fields."""
 
     name: str
@@ -59,18 +59,18 @@ def _pattern(wording: str) -> re.Pattern[str]:
 
 
 @functools.cache
-def table() -> tuple[Message, ...]:
+def table() -> tuple[LogMessage, ...]:
     text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
     return tuple(
-        Message(name, **{**fields, "also": tuple(fields.get("also", ()))})
+        LogMessage(name, **{**fields, "also": tuple(fields.get("also", ()))})
         for name, fields in tomllib.loads(text).items()
     )
 
 
 @functools.cache
-def by_needle() -> dict[bytes, list[tuple[Message, re.Pattern[str], str]]]:
+def by_needle() -> dict[bytes, list[tuple[LogMessage, re.Pattern[str], str]]]:
     """By what to search a log for, the messages and their wordings."""
-    found: dict[bytes, list[tuple[Message, re.Pattern[str], str]]] = {}
+    found: dict[bytes, list[tuple[LogMessage, re.Pattern[str], str]]] = {}
     for message in table():
         for wording in message.wordings:
             needle = max(_parts(wording), key=len).encode()
@@ -82,7 +82,7 @@ def by_needle() -> dict[bytes, list[tuple[Message, re.Pattern[str], str]]]:
 class Sighting:
     """A message in logs: how many lines have it, the place of the first, and who wrote them."""
 
-    message: Message
+    message: LogMessage
     wording: str
     log: str
     line: int
@@ -103,7 +103,7 @@ class Sighting:
             self.labels.add(line.writer.label)
 
 
-def read(line: Line, known: Iterable[bytes]) -> tuple[Message, re.Match[str], str] | None:
+def read(line: Line, known: Iterable[bytes]) -> tuple[LogMessage, re.Match[str], str] | None:
     """The message of a line, and its wording: of several, the one that says most.
 
     `known`: the needles in it.

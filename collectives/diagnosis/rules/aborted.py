@@ -8,10 +8,10 @@ import signal
 from dataclasses import replace
 
 from collectives.diagnosis.rules.compare import Difference, compare
-from collectives.diagnosis.rules.rank_state import is_lost
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
 from collectives.recording.call import Call
 from collectives.recording.ending import Ending
+from collectives.recording.lost_peer import is_lost
 from collectives.words import ranks
 
 

@@ -6,11 +6,12 @@ from collections.abc import Collection
 from collectives.diagnosis.rules import aborted
 from collectives.diagnosis.rules.compare import Difference
 from collectives.diagnosis.rules.matching import Sequence, kind_of, waits_for
-from collectives.diagnosis.rules.rank_state import State, is_lost, timed_out
+from collectives.diagnosis.rules.rank_state import State
 from collectives.diagnosis.rules.report import against, locations, number_of, numbered
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
 from collectives.recording.call import WORLD, Call
 from collectives.recording.ending import Ending
+from collectives.recording.lost_peer import is_lost, timed_out
 from collectives.semantics.calls import POINT_TO_POINT, RECEIVES, SENDS
 from collectives.words import ranks
 

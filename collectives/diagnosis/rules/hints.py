@@ -3,30 +3,33 @@
 A hint says what is risky although all calls fit together, and what to do.
 """
 
-import importlib.metadata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from collectives.backends import claims
-from collectives.diagnosis.rules.compare import plain_name
 from collectives.diagnosis.rules.report import format_call, location
 from collectives.diagnosis.rules.snapshot import Hint
 from collectives.recording.call import Call, RiskyCall
 from collectives.recording.ending import Ending
 from collectives.recording.stack import NOWHERE
 from collectives.semantics.calls import BY_NAME, Flow
-from collectives.semantics.cell import Cell
 from collectives.words import ranks
 
 
-def hints(noticed: Iterable[RiskyCall], verdict: Ending) -> tuple[Hint, ...]:
+def hints(
+    noticed: Iterable[RiskyCall],
+    verdict: Ending,
+    wrong_with_gaps: Callable[[Call], str] = lambda call: "",
+) -> tuple[Hint, ...]:
     """The hints for a run that ended with this kind of verdict.
 
     Only if nothing is wrong is a missing wait worth a hint: a rank that failed could not wait any
-    more.
+    more. `wrong_with_gaps` says why a backend gives wrong results for a tensor with gaps, or "".
     """
     found = {}
     for risk in noticed:
-        hint = _KINDS[risk.kind](risk)
+        if risk.kind == "gaps":
+            hint = _gaps(risk.call, wrong_with_gaps(risk.call))
+        else:
+            hint = _KINDS[risk.kind](risk)
         if hint is None or (verdict is not Ending.OK and risk.kind == "unawaited"):
             continue
         found[hint.call.rank, hint.call.file, hint.call.line, hint.risk] = hint
@@ -75,24 +78,9 @@ def _gives_only(call: Call) -> bool:
     return spec.flow is Flow.SEND or (spec.flow is Flow.TO_ROOT and not is_root)
 
 
-def _gaps(risk: RiskyCall) -> Hint | None:
-    """A hint only where a claim says that the backend then gives wrong results."""
-    call = risk.call
-    name = plain_name(call)
-    cell = Cell(
-        collective=name,
-        form=f"{name}:noncontiguous",
-        backend=call.backend,
-        device=call.device,
-        dtype=call.tensors[0].dtype,
-        op=call.op,
-        world_size=len(call.members),
-    )
-    claim = claims.expected(cell, importlib.metadata.version("torch"))
-    if claim is None or claim.state != "wrong":
-        return None
-    cure = f"{claim.reason}; pass a contiguous() copy, and copy the result back"
-    return Hint(call, f"gave {format_call(call)} a tensor with gaps", cure)
+def _gaps(call: Call, reason: str) -> Hint | None:
+    cure = f"{reason}; pass a contiguous() copy, and copy the result back"
+    return Hint(call, f"gave {format_call(call)} a tensor with gaps", cure) if reason else None
 
 
 def _shares(risk: RiskyCall) -> Hint:
@@ -115,7 +103,6 @@ def _forked(risk: RiskyCall) -> Hint:
 _KINDS = {
     "changed": _changed,
     "unawaited": _unawaited,
-    "gaps": _gaps,
     "shares": _shares,
     "forked": _forked,
 }

@@ -6,7 +6,6 @@ order, is the table of cases in tests/diagnosis/test_rank_state.py.
 """
 
 import dataclasses
-import re
 import signal
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -14,16 +13,8 @@ from dataclasses import dataclass
 from collectives.diagnosis.timing import LAUNCHER_REACTS_NS
 from collectives.recording.call import Call
 from collectives.recording.ending import Ending
+from collectives.recording.lost_peer import is_lost, timed_out
 from collectives.recording.stack import NOWHERE, Frame
-
-# What an exception says if another rank is gone or did not come: the cause is elsewhere.
-_TIMED_OUT = re.compile("timed? ?out", re.IGNORECASE)
-_LOST = re.compile(
-    rf"{_TIMED_OUT.pattern}|closed by peer|reset by peer|connection refused|broken pipe"
-    r"|remote (process|worker)|recvValue|sendBytes|failed to (recv|connect)|not all ranks"
-    r"|failed to pass|LaunchError|ChildFailedError|ProcessRaised|ProcessExited",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True)
@@ -104,16 +95,6 @@ class Facts:
         if self.answer.get("count") != self.calls or self.is_inside_call:
             return NOWHERE
         return _place(self.answer.get("where"))
-
-
-def is_lost(text: str) -> bool:
-    """Whether an exception only says that another rank is gone or did not come."""
-    return bool(_LOST.search(text))
-
-
-def timed_out(text: str) -> bool:
-    """Whether an exception says that another rank, which may still run, did not come in time."""
-    return bool(_TIMED_OUT.search(text))
 
 
 def state(facts: Facts) -> State:

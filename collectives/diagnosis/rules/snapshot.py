@@ -5,10 +5,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from collectives.diagnosis.rules.matching import Matching, kind_of, waits_for
-from collectives.diagnosis.rules.rank_state import State, is_lost
+from collectives.diagnosis.rules.rank_state import State
 from collectives.diagnosis.rules.report import format_call, location, what_torch_does, write
 from collectives.recording.call import Call
 from collectives.recording.ending import Ending
+from collectives.recording.lost_peer import is_lost
 from collectives.semantics.calls import GROUPS, POINT_TO_POINT
 from collectives.words import ranks
 

@@ -9,17 +9,17 @@ from pathlib import Path
 
 from collectives.diagnosis.rules.latecomers import Process
 from collectives.diagnosis.rules.missing import never_met
-from collectives.diagnosis.rules.rank_state import is_lost
 from collectives.diagnosis.rules.report import location
 from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.diagnosis.timing import ANSWER
 from collectives.diagnosis.watch.across_nodes import NodeExchange
-from collectives.diagnosis.watch.job_world import Claim, JobWorld
+from collectives.diagnosis.watch.job_world import Admission, JobWorld
 from collectives.diagnosis.watch.process_table import ProcessTable
 from collectives.diagnosis.watch.world import RankProcess, sleep
 from collectives.recording import call_log, launchers
 from collectives.recording.call import Call, RiskyCall
 from collectives.recording.ending import Ending
+from collectives.recording.lost_peer import is_lost
 
 NOT_DISTRIBUTED = Verdict(
     Ending.NOT_DISTRIBUTED, "no process that could be watched called torch.distributed"
@@ -94,7 +94,7 @@ class Job:
     def _assign(self, process: RankProcess, head: dict) -> None:
         """Make it a rank of a world, or let it wait until it is clear whether it is one."""
         world = self._world_of(head)
-        if world.claim(head) is Claim.OPEN:
+        if world.claim(head) is Admission.OPEN:
             self.waiting.append(process)
             return
         before = world.ranks.get(head["rank"])
@@ -107,7 +107,7 @@ class Job:
         for generation in itertools.count():
             place = head["attempt"], head["world"], generation
             world = self.worlds.setdefault(place, JobWorld(head["attempt"]))
-            if world.claim(head) is not Claim.REFUSED:
+            if world.claim(head) is not Admission.REFUSED:
                 break
             other = world.ranks.get(head["rank"])
             if other is not None and other.gone is None and world.absent():

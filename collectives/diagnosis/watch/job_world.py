@@ -29,7 +29,7 @@ class Elsewhere(NamedTuple):
     unmatched: Unmatched
 
 
-class Claim(Enum):
+class Admission(Enum):
     """What becomes of a process that says that it is a certain rank of a world."""
 
     GRANTED = "it is that rank"
@@ -54,7 +54,7 @@ class JobWorld(WatchedWorld):
         self.far: set[int] = set()  # absent ranks that were started on other machines
         self.not_joined: dict[int, RankProcess] = {}  # those of which more is known
 
-    def claim(self, head: dict) -> Claim:
+    def claim(self, head: dict) -> Admission:
         """Whether the process with this head of its log is a rank of this world.
 
         Of several processes with one rank, the one that calls first is the rank: others may just
@@ -62,17 +62,17 @@ class JobWorld(WatchedWorld):
         another program before its first call is still the same rank.
         """
         if min(self.size, head["world_size"]) > 0 and self.size != head["world_size"]:
-            return Claim.REFUSED
+            return Admission.REFUSED
         if (other := self.ranks.get(head["rank"])) is None:
-            return Claim.GRANTED
+            return Admission.GRANTED
         taken = other.head()
         if taken["pid"] == head["pid"] and not taken["count"]:
-            return Claim.GRANTED
+            return Admission.GRANTED
         if other.gone is not None:
-            return Claim.REFUSED
+            return Admission.REFUSED
         if not head["count"]:
-            return Claim.OPEN
-        return Claim.REFUSED if taken["count"] else Claim.GRANTED
+            return Admission.OPEN
+        return Admission.REFUSED if taken["count"] else Admission.GRANTED
 
     def expect(
         self, processes: dict[int, Process], called: set[int], noting: dict[int, RankProcess]
