@@ -1,0 +1,392 @@
+"""Play an inference engine: SGLang's or vLLM's HTTP, and what is behind it when weights come.
+
+    python stub_engine.py --protocol sglang --tp 2 --port 30000
+    python stub_engine.py --protocol vllm --port 30001 --fault swapped
+
+It needs torch and the files of this folder. It listens on this machine only, unless --host says
+more: a real engine's routes for weights let anybody on the network change its model. Its ranks are
+processes, each with its slice of every tensor in the engine's dtype, and with a cache of keys and
+values. Over --protocol sglang it is 0.5.23, and over sglang-0.5.20 there are no sessions.
+"""
+
+import argparse
+import base64
+import datetime
+import io
+import itertools
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing.connection import wait
+from urllib.parse import parse_qs, urlsplit
+
+import protocols as p
+import torch
+import torch.distributed as dist
+from model import HEADS, Network, cut, held_dtype, log_probs, sha256
+from torch.distributed import rendezvous
+from wire import buckets, join_group, size_of, unpack
+
+
+class Rank:
+    """One process of the engine. The server calls its methods."""
+
+    def __init__(self, number, options, store):
+        torch.set_num_threads(1)
+        torch.manual_seed(options.seed)
+        dist.init_process_group(backend="gloo", store=store, rank=number, world_size=options.tp)
+        self.number, self.tp, self.groups = number, options.tp, {}
+        weights = dict(Network(options.width).named_parameters())
+        self.weights, self.cache = dict.fromkeys(weights), {}
+        self.load(weights.items())
+
+    def join(self, address, port, rank_offset, world_size, name, backend):
+        rank, wait = rank_offset + self.number, datetime.timedelta(minutes=30)
+        store, *_ = next(rendezvous(f"tcp://{address}:{port}", rank, world_size, timeout=wait))
+        self.groups[name] = join_group(store, rank, world_size, name, backend, wait)
+
+    def leave(self, name):
+        dist.destroy_process_group(self.groups.pop(name))
+
+    def receive(self, names, dtypes, shapes, counts, name):
+        """Broadcasts, each with the bytes of so many tensors, and then all of these tensors."""
+        tensors, plan = [], iter(list(zip(names, dtypes, shapes, strict=True)))
+        for count in counts:
+            part = list(itertools.islice(plan, count))
+            size = sum(size_of(dtype, shape) for _, dtype, shape in part)
+            packed = torch.empty(size, dtype=torch.uint8)
+            dist.broadcast(packed, group_src=0, group=self.groups[name])
+            tensors += unpack(packed, part)
+        return tensors
+
+    def update(self, *call):
+        self.load(self.receive(*call))
+
+    def update_by_handle(self, handles):
+        """For an engine beside the trainer. It copies its slices out of the trainer's memory."""
+        text = io.BytesIO(base64.b64decode(handles[self.number]))
+        file, size, plan = torch.load(text, weights_only=True)  # HTTP could bring any code
+        self.load(unpack(torch.from_file(file, shared=True, size=size, dtype=torch.uint8), plan))
+
+    def load(self, tensors):
+        for name, tensor in tensors:
+            if name not in self.weights:
+                raise ValueError(f"There is no module or parameter named {name}")
+            mine = cut(name, tensor.detach(), self.number, self.tp)
+            self.weights[name] = mine.to(held_dtype(name), copy=True)
+            if name == "embed.weight":
+                self.weights["head.weight"] = self.weights[name]  # tied
+
+    def flush(self):
+        self.cache.clear()
+
+    def checksums(self):
+        return {name: sha256(tensor) for name, tensor in sorted(self.weights.items())}
+
+    def answer(self, tokens, count, top):
+        """The `top` best log-probabilities of each of `count` tokens. What is cached stays."""
+        weights = {name: tensor.float() for name, tensor in self.weights.items()}
+        found = []
+        for _ in range(count):
+            best = log_probs(weights, tokens, HEADS // self.tp, self.cache, self.add_up).topk(top)
+            found.append(list(zip(best.values.tolist(), best.indices.tolist(), strict=True)))
+            tokens = [*tokens, found[-1][0][1]]
+        return found
+
+    def add_up(self, x):
+        dist.all_reduce(x)
+        return x
+
+
+def serve_rank(pipe, number, options, file, plant):
+    parent = os.getppid()
+
+    def end_with_the_server():
+        while os.getppid() == parent:
+            time.sleep(0.2)
+        os._exit(1)
+
+    threading.Thread(target=end_with_the_server, daemon=True).start()
+    rank = Rank(number, options, dist.FileStore(file, options.tp))
+    plant(rank)
+    while True:
+        name, args = pipe.recv()
+        try:
+            pipe.send((None, getattr(rank, name)(*args)))
+        except Exception as error:
+            pipe.send((f"{type(error).__name__}: {error}", None))
+
+
+class Engine:
+    """The server's half. It asks all ranks, and the first one speaks for them."""
+
+    def __init__(self, options, plant):
+        fork = multiprocessing.get_context("fork")  # one import of torch for all ranks
+        self.tp, self.old = options.tp, options.protocol == "sglang-0.5.20"
+        self.tp_told, self.session, self.version = self.tp, False, "default"
+        self.running, self.lock, self.ranks = threading.Event(), threading.Lock(), {}
+        self.running.set()
+        self.folder = tempfile.TemporaryDirectory()
+        for number in range(self.tp):
+            here, there = fork.Pipe()
+            args = there, number, options, f"{self.folder.name}/store", plant
+            self.ranks[here] = fork.Process(target=serve_rank, args=args, daemon=True)
+            self.ranks[here].start()
+            there.close()
+        plant(self)
+
+    def ask(self, name, *args):
+        with self.lock:
+            answers = {}
+            try:
+                for pipe in self.ranks:
+                    pipe.send((name, args))
+                while len(answers) < self.tp:
+                    for pipe in wait(set(self.ranks) - set(answers)):
+                        answers[pipe] = pipe.recv()
+            except (EOFError, OSError):
+                self.end("a rank has died")
+        errors, found = zip(*(answers[pipe] for pipe in self.ranks), strict=True)
+        if errors[0]:
+            raise RuntimeError(errors[0])
+        return found
+
+    def pause(self):
+        self.running.clear()
+
+    def begin(self):
+        if self.session:
+            raise RuntimeError("a weight update is open already")
+        self.session = True
+
+    def finish(self):
+        if not self.session:
+            raise RuntimeError("no weight update is open")
+        self.session = False
+
+    def end(self, why):
+        print(f"the engine ends: {why}", file=sys.stderr, flush=True)
+        for rank in self.ranks.values():
+            rank.kill()
+        self.folder.cleanup()
+        os._exit(1)
+
+
+class SGLang(Engine):
+    def answer(self, route, query, text):
+        done = p.body(p.Success(success=True, message="Success"))
+        match route:
+            case p.PauseGeneration.ROUTE:
+                p.parse(p.PauseGeneration, text)
+                self.pause()
+                return {"message": "Generation paused successfully.", "status": "ok"}
+            case p.ContinueGeneration.ROUTE:
+                p.parse(p.ContinueGeneration, text)
+                self.running.set()
+                return {"message": "Generation continued successfully.", "status": "ok"}
+            case p.FLUSH_CACHE:
+                self.ask("flush")
+                return "Cache flushed.\n"
+            case p.InitWeightsUpdateGroup.ROUTE:
+                self.ask("join", *vars(p.parse(p.InitWeightsUpdateGroup, text)).values())
+            case p.DestroyWeightsUpdateGroup.ROUTE:
+                self.ask("leave", p.parse(p.DestroyWeightsUpdateGroup, text).group_name)
+            case p.BeginWeightUpdate.ROUTE if not self.old:
+                p.parse(p.BeginWeightUpdate, text)
+                self.begin()
+            case p.EndWeightUpdate.ROUTE if not self.old:
+                p.parse(p.EndWeightUpdate, text)
+                self.finish()
+            case p.UpdateWeightsFromDistributed.ROUTE:
+                new = p.parse(p.UpdateWeightsFromDistributed, text)
+                one_by_one = [1] * len(new.names)
+                counts = [len(new.names)] if new.load_format == "flattened_bucket" else one_by_one
+                self.update(
+                    "update", new, new.names, new.dtypes, new.shapes, counts, new.group_name
+                )
+            case p.UpdateWeightsFromTensor.ROUTE:
+                new = p.parse(p.UpdateWeightsFromTensor, text)
+                self.update("update_by_handle", new, new.serialized_named_tensors)
+            case p.CheckWeights.ROUTE:
+                p.parse(p.CheckWeights, text)
+                all_ranks = enumerate(self.ask("checksums"))
+                return done | {"ranks": [self.checksum(rank, sums) for rank, sums in all_ranks]}
+            case p.MODEL_INFO:
+                return {"weight_version": self.version}
+            case p.SERVER_INFO:
+                return {"tp_size": self.tp_told, "version": "0.5.20" if self.old else "0.5.23"}
+            case p.Generate.ROUTE:
+                new = p.parse(p.Generate, text)
+                self.running.wait()
+                count = new.sampling_params["max_new_tokens"]
+                best = self.ask("answer", new.input_ids, count, new.top_logprobs_num)[0]
+                tops = [[[logprob, token, None] for logprob, token in one] for one in best]
+                return {"meta_info": {"output_top_logprobs": tops}}
+            case _:
+                raise LookupError(route)
+        return done
+
+    def update(self, name, new, *args):
+        if not (self.old or self.session):
+            raise ValueError("must run between begin_weight_update() and end_weight_update()")
+        try:
+            self.ask(name, *args)
+        except Exception as error:
+            partial = "The full weights of the ModelRunner are partially updated."
+            raise ValueError(f"Failed to update parameter online: {error}. {partial}") from error
+        self.version = new.weight_version or self.version
+        if new.flush_cache:
+            self.ask("flush")
+
+    def checksum(self, rank, sums):
+        place = {"role": "target", "tp_rank": rank, "tp_size": self.tp}
+        sums = {name: one[:16] for name, one in sums.items()}
+        return {"checksums": sums, "parallelism_info": place if self.old else [place]}
+
+    def refusal(self, error):
+        return 400, p.body(p.Success(success=False, message=str(error)))
+
+
+class VLLM(Engine):
+    def answer(self, route, query, text):
+        match route:
+            case p.Pause.ROUTE:
+                if p.Pause(**{name: one for name, (one,) in query.items()}).clear_cache:
+                    self.ask("flush")
+                self.pause()
+                return {"status": "paused"}
+            case p.RESUME:
+                self.running.set()
+                return {"status": "resumed"}
+            case p.InitWeightTransferEngine.ROUTE:
+                info = p.parse(p.InitWeightTransferEngine, text).init_info
+                if "master_port" in info:  # else colocated
+                    self.info = p.NCCLInitInfo(**info)
+                    new = self.info  # subtle: a real one has no group of torch here, and no gloo
+                    place = new.master_address, new.master_port, new.rank_offset, new.world_size
+                    self.ask("join", *place, self.group, "gloo")
+                return {"message": "Weight transfer initialized"}
+            case p.SHUTDOWN:
+                self.ask("leave", self.group)
+                return {"message": "Weight transfer shut down"}
+            case p.START:
+                self.begin()
+                return {"message": "Weight update started"}
+            case p.UpdateWeights.ROUTE:
+                self.update(p.parse(p.UpdateWeights, text).update_info)
+                return {"message": "Weights updated"}
+            case p.FinishWeightUpdate.ROUTE:
+                self.finish()
+                self.version = p.parse(p.FinishWeightUpdate, text).weight_version or self.version
+                return {"message": "Weight update finished"}
+            case p.WeightChecker.ROUTE:
+                p.parse(p.WeightChecker, text)
+                ranks = enumerate(self.ask("checksums"))
+                sums = {
+                    f"dp0:pp0:pcp0:tp{r}:{name}": x for r, one in ranks for name, x in one.items()
+                }
+                return {"checksums": sums}
+            case p.WEIGHT_INFO:
+                return {"weight_version": self.version}
+            case p.WORLD_SIZE:
+                return {"world_size": self.tp_told}
+            case p.Completion.ROUTE:
+                new = p.parse(p.Completion, text)
+                if not self.running.is_set():
+                    raise ConnectionRefusedError("paused")
+                best = self.ask("answer", new.prompt, new.max_tokens, new.logprobs)[0]
+                tops = [{f"token_id:{token}": logprob for logprob, token in one} for one in best]
+                return {"choices": [{"index": 0, "logprobs": {"top_logprobs": tops}}]}
+        raise LookupError(route)
+
+    def update(self, info):
+        if not self.session:
+            raise RuntimeError("start_weight_update must be called before update_weights.")
+        self.session = False  # an update that fails closes it
+        if "ipc_handles_pickled" in info:
+            self.ask("update_by_handle", [p.IPCUpdateInfo(**info).ipc_handles_pickled] * self.tp)
+        else:
+            self.last = p.NCCLUpdateInfo(**info) if info.get("names") else self.last
+            plan = self.last.names, self.last.dtype_names, self.last.shapes
+            sizes = [size_of(*one) for one in zip(*plan[1:], strict=True)]
+            counts = buckets(sizes, self.info.packed_buffer_size_bytes)
+            self.ask("update", *plan, counts if self.info.packed else [1] * len(sizes), self.group)
+        self.session = True
+
+    group = property(lambda self: f"port {self.info.master_port}")
+
+    def refusal(self, error):
+        code = (
+            503
+            if isinstance(error, ConnectionRefusedError)
+            else 400
+            if isinstance(error, TypeError | ValueError)
+            else 500
+        )
+        info = p.ErrorInfo(message=str(error), type=type(error).__name__, code=code)
+        return code, {"error": p.body(info)}
+
+
+def handler(engine):
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            address, text = (
+                urlsplit(self.path),
+                self.rfile.read(int(self.headers.get("Content-Length", 0))),
+            )
+            try:
+                status, found = 200, engine.answer(address.path, parse_qs(address.query), text)
+            except LookupError:
+                status, found = 404, {"detail": "Not Found"}
+            except Exception as error:
+                status, found = engine.refusal(error)
+            found = found if isinstance(found, str) else json.dumps(found)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(found.encode())))
+            self.end_headers()
+            self.wfile.write(found.encode())
+
+        do_GET = do_POST
+
+        def log_message(self, *_):
+            pass
+
+    return Handler
+
+
+def main():
+    from faults import FAULTS
+
+    listed = "\n".join(f"  {name:22} {one.__doc__.splitlines()[0]}" for name, one in FAULTS.items())
+    parser = argparse.ArgumentParser(
+        epilog=f"faults:\n{listed}", formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--protocol", choices=["sglang", "sglang-0.5.20", "vllm"], default="sglang")
+    parser.add_argument("--tp", type=int, choices=[1, 2, 4], default=1, help="ranks of this engine")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0, help="0: the first line says which")
+    parser.add_argument("--width", type=int, default=64, help="of the model")
+    parser.add_argument("--seed", type=int, default=1, help="of the weights at the start")
+    parser.add_argument("--fault", choices=FAULTS, metavar="NAME", default="none", help="see below")
+    options = parser.parse_args()
+    if options.host == "127.0.0.1":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
+    engine = (VLLM if options.protocol == "vllm" else SGLang)(options, FAULTS[options.fault])
+    signal.signal(signal.SIGTERM, lambda *_: engine.end("SIGTERM"))
+    server = ThreadingHTTPServer((options.host, options.port), handler(engine))
+    engine.ask("flush")  # when all ranks are there
+    print(f"http://{options.host}:{server.server_port}", flush=True)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        engine.end("Ctrl-C")
+
+
+if __name__ == "__main__":
+    main()
