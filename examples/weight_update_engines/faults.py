@@ -9,6 +9,10 @@ import signal
 import threading
 
 FAULTS = {}
+LACKS = {  # a protocol in which the fault is none
+    "other_group": ("vllm", "its groups have no name"),
+    "same_port_again": ("vllm", "each init makes a communicator without a name"),
+}
 
 
 def in_ranks(plant):

@@ -114,7 +114,7 @@ class Engine:
             raise Trouble(f"no answer to {route} within {self.limit + 2:g} s", self) from error
         except (OSError, http.client.HTTPException) as error:
             self.alive = False
-            raise Trouble(f"the engine is gone: {route} got {error!r}", self) from error
+            raise Trouble("the engine is gone: its server closed the line", self) from error
         finally:
             line.close()
             note("http", began, engine=self.url, route=route)
@@ -375,7 +375,7 @@ class Sender:
 
     def meet_all(self):
         """One group of all engines, or one for each if it is not clear which of them fails."""
-        again = False
+        again = joined_apart = False
         while self.engines and not self.groups:
             together = [[one] for one in self.engines] if self.apart else [list(self.engines)]
             for engines in together:
@@ -386,10 +386,14 @@ class Sender:
                         trouble.engine = engines[0] if self.apart else trouble.engine
                         self.leave_out(trouble)
                     else:
-                        self.apart = trouble.engine is None
+                        self.apart = joined_apart = trouble.engine is None
                         again = True
                         how = ", each engine in a group of its own" * self.apart
                         self.name(trouble, f"Again, with a fresh port and name{how}")
+            if joined_apart and len(self.groups) == len(together) > 1:
+                what = "each engine alone can join, and together they cannot"
+                cure = "One of them ignores rank_offset: each keeps a group of its own"
+                self.name(Trouble(what), cure)
 
     def has_left(self):
         return any(one not in self.engines for *_, engines in self.groups for one in engines)

@@ -1,0 +1,46 @@
+"""What the trainer of examples/weight_update_engines says of each fault, for docs/engines.md.
+
+python -m benchmarks.engine_faults [FAULT ...]
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.support import played_engines
+
+FILE = Path(__file__).parents[1] / "docs" / "engine_faults.json"
+
+
+def calls(protocol: str, healthy: str) -> list[dict]:
+    """When the requests and the broadcasts of one update began and ended."""
+    with tempfile.NamedTemporaryFile() as file:
+        words = ["--updates", 1, "--bucket-mib", 0.05, "--record", file.name]
+        played_engines.trained(protocol, [healthy], *words)
+        events = json.loads(Path(file.name).read_text("utf-8"))
+    keys = ("lane", "began", "ended", "route", "bytes")
+    return [{key: one[key] for key in keys if key in one} for one in events]
+
+
+def main() -> None:
+    again = sys.argv[1:]  # only these, and the picture
+    found = json.loads(FILE.read_text("utf-8")) if again else {"limit": played_engines.LIMIT}
+    for protocol in ("sglang", "vllm"):
+        rows = found.setdefault(protocol, {})
+        with played_engines.engine(protocol) as healthy:
+            for fault, does in played_engines.faults().items():
+                if again and fault not in again:
+                    continue
+                if why := played_engines.lacks(fault, protocol):
+                    rows[fault] = {"does": does, "lacks": why}
+                else:
+                    rows[fault] = {"does": does, **played_engines.met(fault, protocol, healthy)}
+                print(protocol, fault, rows[fault], flush=True)
+        with played_engines.engine(protocol) as healthy:
+            found.setdefault("calls", {})[protocol] = calls(protocol, healthy)
+    FILE.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
