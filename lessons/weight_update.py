@@ -190,7 +190,9 @@ STEPS = [weight_update, one_bucket]
 # ## Write it yourself
 #
 # For your own model, begin with [weight_update.py](../examples/weight_update.py), which needs torch
-# alone, sends several buckets, and first compares the tensors of trainer and engines.
+# alone, sends several buckets, and first compares the tensors of trainer and engines. If your
+# engines are SGLang or vLLM, [Engines](../docs/engines.md) has a trainer that speaks their
+# protocols, and says how OpenRLHF, verl, slime and TRL do it.
 #
 # In your folder of [exercises](../README.md#exercises):
 #

@@ -39,6 +39,7 @@ def shorter(text: str) -> str:
 def svg() -> str:
     """Two lanes for each protocol: requests, and what went by broadcast meanwhile."""
     from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
 
     from collectives.pictures import page, picture
     from collectives.pictures.colours import PAGE, PALETTE
@@ -52,7 +53,9 @@ def svg() -> str:
             figure.subplots(2), measured()["calls"].items(), strict=True
         ):
             first = next(n for n, one in enumerate(events) if "pause" in one.get("route", ""))
-            events = sorted(events[first:], key=lambda one: one["began"])
+            after = ("/destroy_weights_update_group", "/shutdown_weight_transfer_engine")
+            events = [one for one in events[first:] if one.get("route") not in after]
+            events.sort(key=lambda one: one["began"])
             zero = events[0]["began"]
             axes.set_title(NAMES[protocol], loc="left", fontsize=10)
             axes.set(facecolor=PAGE, ylim=(len(events) - 0.4, -0.6))
@@ -68,6 +71,8 @@ def svg() -> str:
                 axes.text(end + longest / 80, y, text, fontsize=page.SMALL, va="center")
                 told.append(text)
             axes.set_xlabel("milliseconds")
+            lanes = {"HTTP": PALETTE[1], "broadcast": PALETTE[2]}
+            axes.legend([Patch(color=one) for one in lanes.values()], lanes, frameon=False)
         figure.set_label(f"In this order: {', '.join(told)}.")
         return figure
 

@@ -86,6 +86,7 @@ class Rank:
 
 
 def serve(pipe, number, options, file, plant):
+    os.dup2(2, 1)  # an older gloo prints to stdout, whose first line is the server's
     parent = os.getppid()
 
     def end_with_the_server():

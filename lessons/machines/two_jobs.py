@@ -330,7 +330,8 @@ STEPS = [two_jobs, what_works, the_same_tensors]
 # [examples/weight_update_two_jobs](../../examples/weight_update_two_jobs/trainer.py), which need
 # torch alone. You can start them in any order, on one machine or two, or with Slurm. They say which
 # job has not come, that the port is taken, and which tensor differs. The store's port must be open
-# on the trainer's machine.
+# on the trainer's machine. SGLang and vLLM join such a group when HTTP asks them to:
+# [Engines](../../docs/engines.md) has the order of the requests, and what goes wrong there.
 
 # %% [markdown]
 # ## Pitfalls

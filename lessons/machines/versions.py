@@ -317,7 +317,8 @@ STEPS = [versions, an_engine_dies]
 # notices a machine that is gone. The store that outlives the ranks belongs on a machine that
 # neither trains nor answers, as in [elastic](../../notebooks/machines/elastic.ipynb). If your
 # engines are in a job of their own, see
-# [two_jobs](../../notebooks/machines/two_jobs.ipynb).
+# [two_jobs](../../notebooks/machines/two_jobs.ipynb). SGLang and vLLM are paused for an update, and
+# their version is a label that nobody checks: see [Engines](../../docs/engines.md).
 
 # %% [markdown]
 # ## Pitfalls

@@ -368,7 +368,8 @@ STEPS = [gathered_whole, directly, compared_plans]
 # ## Pitfalls
 #
 # - Engines often fuse `query`, `key` and `value` into one weight, or pad the vocabulary. Then the
-#   trainer's names are not the engine's, and the boxes need a table of which is which.
+#   trainer's names are not the engine's, and the boxes need a table of which is which. SGLang and
+#   vLLM get whole tensors and cut them by themselves ([Engines](../../docs/engines.md)).
 # - Several copies of the engines get several times the bytes, all from the trainers. Move the
 #   slices to one copy, and let it broadcast to the others.
 # - One bucket is a second copy of what it carries. A large model goes in several.

@@ -26,7 +26,15 @@ GROUPS = {
         *("glossary", "messages", "mistakes", "algorithms", "clusters", "machines"),
         *("card", "pytorch-docs", "which-nccl"),
     ),
-    "Use": ("lessons", "diagnosis", "launcher", "for-teachers", "for-infrastructure", "api"),
+    "Use": (
+        "lessons",
+        "diagnosis",
+        "launcher",
+        "engines",
+        "for-teachers",
+        "for-infrastructure",
+        "api",
+    ),
     "Verify": ("verifying-a-backend", "backends", "matrix"),
 }
 WHAT_FOR = {
