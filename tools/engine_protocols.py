@@ -127,7 +127,7 @@ def fields(node) -> dict[str, list[str]]:
     """Type and default of each field of a class, or of each argument that HTTP brings."""
     if isinstance(node, ast.ClassDef):
         lines = [one for one in node.body if isinstance(one, ast.AnnAssign)]
-        given = [(one.target.id, one.annotation, one.value) for one in lines]
+        given = [(ast.unparse(one.target), one.annotation, one.value) for one in lines]
     else:
         names = [one for one in node.args.args if one.arg != "raw_request"]
         defaults = [None] * len(names) + node.args.defaults
