@@ -48,7 +48,7 @@ def samples(seen: Seen) -> list[dict]:
 def have_equal_weights(seen: Seen) -> bool | None:
     """Whether all ranks have, as a pass begins, unless it is the first; None if that is all."""
     lists = [[one.begin["weights"] for one in rank.passes[1:]] for rank in seen.ranks]
-    rows = list(zip(*lists, strict=False))
+    rows = [row for row in zip(*lists, strict=False) if row[0]]
     return all(one == row[0] for row in rows for one in row) if rows else None
 
 

@@ -6,6 +6,7 @@ of the reader's folder that is its own.
 """
 
 import atexit
+import contextlib
 import functools
 import json
 import os
@@ -72,6 +73,18 @@ def _wrap(place, name: str, around) -> None:
     setattr(place, name, wrapped)
 
 
+def _quietly(function):
+    """What cannot be noted must not end the script."""
+
+    @functools.wraps(function)
+    def quiet(*args):
+        with contextlib.suppress(Exception):
+            return function(*args)
+        return None
+
+    return quiet
+
+
 class RankWatch:
     """`trained`: by the passes that had a backward, their data. `is_fresh`: the next module that is
     called is the model."""
@@ -124,7 +137,8 @@ class RankWatch:
             if (file := self.file_of(f)) is not None:
                 folder = os.path.realpath(os.path.dirname(file)) + os.sep
                 outside = not folder.startswith(os.path.realpath(self.root) + os.sep)
-                self.note("save", file=file, outside=outside, wrapped=self.has_names_in_ddp(obj))
+                wrapped = self.has_names_in_ddp(obj)
+                self.note("save", file=file, outside=outside, wrapped=wrapped)
                 if outside:
                     self.stop()  # rather than write over a file of the reader's
                 self.own(file)
@@ -183,7 +197,7 @@ class RankWatch:
             if self.saved and list(self.trained.values()).count(data) >= 2 and not self.is_again:
                 self.stop()
             if kept := getattr(loader, "_iterator", None):
-                kept.watched_asked.clear()
+                vars(kept).pop("watched_asked", None)
             iterator = real(loader)
             self.passes += 1
             iterator.watched, iterator.watched_data = self.passes, data
@@ -201,7 +215,7 @@ class RankWatch:
             data = real(iterator)
             if hasattr(iterator, "watched") and os.getpid() == self.pid:
                 self.latest, self.is_fresh = iterator, True
-                self.batch(iterator, iterator.watched_asked.popleft(), data)
+                self.batch(iterator, data)
             return data
 
         for name, around in (("__init__", __init__), ("__iter__", __iter__)):
@@ -209,7 +223,9 @@ class RankWatch:
         for name, around in (("_next_index", _next_index), ("__next__", __next__)):
             _wrap(module._BaseDataLoaderIter, name, around)
 
-    def batch(self, iterator, asked, data) -> None:
+    @_quietly
+    def batch(self, iterator, data) -> None:
+        asked = iterator.watched_asked.popleft()
         asked = [one for one in asked if isinstance(one, int)] if isinstance(asked, list) else []
         own, dataset = asked, iterator._dataset
         while asked and _is_subset(dataset):
@@ -220,6 +236,7 @@ class RankWatch:
         self.note("batch", number=number, asked=asked, own=own, rows=rows, state=state)
 
     def module(self, module) -> None:
+        @_quietly
         def called(model, args) -> None:
             if self.is_fresh:
                 self.is_fresh = False
@@ -258,6 +275,7 @@ class RankWatch:
             optimizer.watched = optimizer.watched_pending = 0
             self.optimizers.append(optimizer)
 
+        @_quietly
         def before(optimizer, *_) -> None:
             self.keep_weights()
             self.note("step", held=optimizer.watched, of=self.optimizers.index(optimizer))
@@ -274,17 +292,24 @@ class RankWatch:
         module.register_optimizer_step_pre_hook(before)
         module.register_optimizer_step_post_hook(after)
 
+    @_quietly
     def sums(self) -> list[float]:
-        return [float(p.detach().double().sum()) for one in self.optimizers for p in _weights(one)]
+        return [float(one.double().sum()) for one in self.weights()]
 
+    @_quietly
     def keep_weights(self) -> None:
         """In a file, for the comparison with one rank."""
         import torch
 
-        weights = [parameter.detach() for one in self.optimizers for parameter in _weights(one)]
-        if self.steps <= STEPS and sum(one.numel() for one in weights) <= _MOST_WEIGHTS:
+        weights = self.weights()
+        if weights and self.steps <= STEPS and sum(one.numel() for one in weights) <= _MOST_WEIGHTS:
             flat = torch.cat([one.double().cpu().flatten() for one in weights])
             flat.numpy().tofile(self.notes / f"{os.environ['RANK']}.{self.steps}.weights")
+
+    def weights(self) -> list:
+        """None if a rank has only parts of them, as with FSDP."""
+        weights = [one.detach() for optimizer in self.optimizers for one in _weights(optimizer)]
+        return [] if any(hasattr(one, "to_local") for one in weights) else weights
 
     # What joins the ranks, and libraries that do so.
 
@@ -376,7 +401,10 @@ def _rows(data, samples: list[int], every: int) -> list[tuple[int, list[int]]]:
 
 
 def _content(tensor) -> int:
-    return zlib.crc32(tensor.detach().cpu().contiguous().view(-1).numpy().tobytes())
+    import torch
+
+    flat = tensor.detach().cpu().contiguous().view(-1)
+    return zlib.crc32(flat.view(torch.uint8).numpy().tobytes())
 
 
 def _weights(optimizer) -> list:
@@ -384,4 +412,6 @@ def _weights(optimizer) -> list:
 
 
 def _has_gradient(optimizer) -> bool:
-    return any(one.grad is not None and bool(one.grad.any()) for one in _weights(optimizer))
+    gradients = [one.grad for one in _weights(optimizer) if one.grad is not None]
+    # subtle: of a distributed tensor the own part, because any() would be a collective.
+    return any(bool(getattr(one, "to_local", lambda one=one: one)().any()) for one in gradients)
