@@ -1,13 +1,14 @@
 """`collectives check-training`: whether a training script computes on n ranks what one would."""
 
 import json
+import os
 import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from collectives.backends.availability import Unavailable
+from collectives.backends.availability import Unavailable, gpu_count
 from collectives.cli import terminal
 from collectives.course.console import print_text, write_file
 
@@ -25,7 +26,7 @@ def check_training(
     nproc: Annotated[int, typer.Option("--nproc", "-n", help="Ranks, besides one alone.")] = 2,
     device: Annotated[
         str | None,
-        typer.Option(help="cpu hides the GPUs, cuda wants one a rank; what it takes."),
+        typer.Option(help="cpu hides the GPUs, cuda wants one for each rank."),
     ] = None,
     timeout: Annotated[
         float, typer.Option(metavar="S", help="Time limit of each of the three starts, in seconds.")
@@ -47,17 +48,18 @@ def check_training(
     try:
         if not script or not Path(script[0]).is_file():
             raise ValueError("name your script, as in -- train.py --epochs 2.")
+        if not Path(script[0]).resolve().is_relative_to(Path.cwd()):
+            raise ValueError(f"{script[0]} is not below this folder: go to where you start it.")
         if nproc < 2:
             raise ValueError(f"-n {nproc}: two ranks, or more, are compared with one.")
-        if device == "cuda" and run.gpus() < nproc:
-            print_text(
-                f"collectives check-training: {run.gpus()} GPUs are here, for {nproc} ranks.",
-                stderr=True,
-            )
-            return 3
+        if device not in (None, "cpu", "cuda"):
+            raise ValueError(f"--device {device}: cpu or cuda.")
+        if device == "cuda" and gpu_count() < nproc:
+            raise Unavailable(f"{nproc} ranks need {nproc} GPUs, and {gpu_count()} are here.")
         if json_file is not None:
             write_file(json_file, "")
-        seen = run.check(script, nproc, timeout, shlex.split(again), device == "cpu")
+        command = [os.path.relpath(script[0]), *script[1:]]
+        seen = run.check(command, nproc, timeout, shlex.split(again), device == "cpu")
         findings = report.judge(seen)
         status = int(any(finding.state == "wrong" for finding in findings.values()))
         if not status and (why := report.cannot_run(seen)):
@@ -66,6 +68,6 @@ def check_training(
         if json_file is not None:
             document = report.as_json(seen, findings, status)
             write_file(json_file, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
-    except (ValueError, Unavailable) as error:
+    except ValueError as error:
         return terminal.failed("collectives check-training", error)
     return status

@@ -25,8 +25,10 @@ def cannot_run(seen: Seen) -> str:
             return f"{note['at']} saves to {note['file']}: name a file below the current folder"
     if seen.verdict.kind is Ending.NOT_DISTRIBUTED:
         return "it calls nothing of torch.distributed: begin with init_process_group"
+    if seen.verdict.kind is Ending.SLOW and not any(note["kind"] == "step" for note in notes):
+        return "it came to no step in time: give it fewer samples, or more by --timeout"
     is_known = seen.verdict.kind in (Ending.OK, Ending.SLOW)
-    return "" if is_known else f"it fails: {seen.verdict.says}"
+    return "" if is_known else f"it fails: {seen.short(seen.verdict.says)}"
 
 
 def samples(seen: Seen) -> list[dict]:
@@ -65,7 +67,8 @@ def as_json(seen: Seen, findings: dict[str, Finding], status: int) -> dict:
 
 
 def libraries(seen: Seen) -> list[str]:
-    return sorted({note["name"] for rank in seen.ranks for note in rank.all("library")})
+    names = {note["name"] for rank in seen.ranks for note in rank.all("library")}
+    return sorted(names) + ["FSDP or tensor parallel"] * seen.is_sharded()
 
 
 def write(seen: Seen, findings: dict[str, Finding]) -> str:
@@ -88,6 +91,8 @@ def write(seen: Seen, findings: dict[str, Finding]) -> str:
     equal = {True: "equal on all ranks", False: "not equal on all ranks", None: "not compared"}
     lines += ["", f"weights: {equal[have_equal_weights(seen)]}"]
     lines += [f"steps, compared with those of one rank: {seen.differs}"]
+    if seen.verdict.kind is Ending.SLOW:
+        lines += ["it was stopped by --timeout: with fewer steps, or samples, more is seen"]
     if names := libraries(seen):
         lines += [f"not looked at: what {', '.join(names)} does by itself"]
     return "\n".join([*lines, "", counted(len(wrong), "fault") + " found"])

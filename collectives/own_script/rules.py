@@ -63,6 +63,8 @@ def no_set_epoch(seen: Seen) -> Finding:
 
 def no_sampler(seen: Seen) -> Finding:
     """Every rank trains on all of the data."""
+    if seen.is_sharded():
+        return Finding(UNSEEN, "ranks that share one model may compute one batch")
     firsts = next(side_by_side(seen.ranks, "training"), None)
     if firsts is None:
         inputs = [rank.inputs() for rank in seen.ranks]
@@ -180,6 +182,8 @@ def each_decides_to_resume(seen: Seen) -> Finding:
 def same_dropout_everywhere(seen: Seen) -> Finding:
     """One seed on every rank: all drop the same units, so that n samples share a mask."""
     draws = [rank.draws() for rank in seen.ranks]
+    if seen.is_sharded():
+        return Finding(UNSEEN, "ranks that share one model may draw the same random numbers")
     if not all(draws):
         return Finding(FINE, "forward draws no random numbers")
     same = sum(len(set(one)) == 1 for one in zip(*draws, strict=False))

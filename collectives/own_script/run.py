@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy
 
+from collectives.backends.availability import gpu_count
+from collectives.course.console import print_text
 from collectives.diagnosis import run as diagnosing
 from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.own_script.seen import Rank, Seen
@@ -18,20 +20,21 @@ _MOST_FILES = 50_000
 _LEFT_OUT = {"__pycache__", "node_modules", "wandb", "mlruns"}
 
 
-def gpus() -> int:
-    import torch
-
-    return torch.cuda.device_count()
+def _say(what: str) -> None:
+    print_text(what, stderr=True)
 
 
 def check(script: list[str], n: int, timeout: float, again: list[str], hides_gpus: bool) -> Seen:
     """`script`: its file and arguments; `again`: what its start after a save gets besides."""
     with tempfile.TemporaryDirectory(prefix="collectives-check-training-") as name:
         folder = Path(name)
+        _say(f"{script[0]} on 1 rank ...")
         (one,), _ = _started(folder / "one", "first", script, 1, timeout, hides_gpus)
+        _say(f"on {n} ranks ...")
         many, verdict = _started(folder / "many", "first", script, n, timeout, hides_gpus)
         seen = Seen(one, many, [], verdict, folder / "many")
         if any(rank.all("save") for rank in many):
+            _say("and on these once more, after the save ...")
             command = [*script, *again]
             more = _started(folder / "many", AGAIN, command, n, timeout, hides_gpus)
             seen.again, seen.verdict_again = more
@@ -48,7 +51,7 @@ def _started(
         if not (scratch := folder / f"rank-{rank}").exists():
             _copy(Path.cwd(), scratch)
     variables = {"COLLECTIVES_CHECK_TRAINING": notes, "OMP_NUM_THREADS": 1}
-    variables |= {"CUDA_VISIBLE_DEVICES": ""} if hides_gpus else {HAS_GPU: 1} if gpus() else {}
+    variables |= {"CUDA_VISIBLE_DEVICES": ""} if hides_gpus else {HAS_GPU: 1} if gpu_count() else {}
     ranks = ["--standalone", "--nproc-per-node", str(n), "--no-python"]
     # Each starts in its own folder, where Python looks for the script.
     enter = ["sh", "-c", f'cd "{folder}/rank-$RANK" && exec "$@"', "sh", sys.executable, "-u"]

@@ -88,15 +88,15 @@ class Rank:
 
     def inputs(self) -> list[tuple[int, str]]:
         """What the model got where a backward follows, and in which line."""
-        noted = [note for note in self.notes if note["kind"] in ("forward", "backward")]
-        pairs = [(a, b) for a, b in pairwise(noted) if (a["kind"], b["kind"]) == _COMPUTED]
-        return [(a["content"], a["at"]) for a, _ in pairs if a["content"]]
+        noted = [note for note in self.notes if note["kind"] in _COMPUTED]
+        given = [a for a, b in pairwise(noted) if _is_computed(a, b) and a["content"]]
+        return [(a["content"], a["at"]) for a in given]
 
     def draws(self) -> list[tuple[int, int]]:
         """The state of the random numbers before and after each forward that draws some."""
-        noted = [note for note in self.notes if note["kind"] in ("batch", "backward")]
-        pairs = [(a["state"], b["state"]) for a, b in pairwise(noted) if b["kind"] == "backward"]
-        return [(before, after) for before, after in pairs if before != after]
+        noted = [note for note in self.notes if note["kind"] in _COMPUTED]
+        states = [(a["state"], b["state"]) for a, b in pairwise(noted) if _is_computed(a, b)]
+        return [(before, after) for before, after in states if before != after]
 
 
 @dataclass
@@ -115,9 +115,18 @@ class Seen:
     verdict_again: Verdict | None = None
     differs: str = ""
 
+    def is_sharded(self) -> bool:
+        """Whether the ranks have parts of one model: then they may well compute the same batch."""
+        return any(rank.all("sharded") for rank in self.ranks)
+
     def short(self, text: str) -> str:
         """With files as the reader knows them."""
         return re.sub(rf"{re.escape(str(self.root))}/rank-\d+/", "", text)
+
+
+def _is_computed(note: dict, following: dict) -> bool:
+    """Whether they are a forward and its backward."""
+    return (note["kind"], following["kind"]) == _COMPUTED
 
 
 def side_by_side(ranks: list[Rank], which: str) -> Iterator[tuple[Pass, ...]]:

@@ -55,6 +55,7 @@ def begin(notes: Path, recording) -> None:
             "torch.multiprocessing.spawn": watch.spawn,
             "torch.distributed.distributed_c10d": lambda _: watch.attach(recording.recorder),
             "torch.distributed.fsdp": watch.fsdp,
+            "torch.distributed.tensor.parallel": watch.tensor_parallel,
             "accelerate": lambda _: watch.note("library", name="Accelerate"),
             "transformers.trainer": lambda _: watch.note("library", name="HF Trainer"),
             "lightning.pytorch": lambda _: watch.note("library", name="Lightning"),
@@ -186,11 +187,12 @@ class RankWatch:
     # Data.
 
     def dataloader(self, module) -> None:
-        def __init__(real, loader, dataset, *args, **kwargs):
-            given = dict(zip(("batch_size", "shuffle", "sampler"), args, strict=False)) | kwargs
+        def __init__(real, loader, *args, **kwargs):
+            names = "dataset", "batch_size", "shuffle", "sampler"
+            given = dict(zip(names, args, strict=False)) | kwargs
             self.note("loader", both=bool(given.get("shuffle") and given.get("sampler")))
             loader.watched_at = self.place()
-            real(loader, dataset, *args, **kwargs)
+            real(loader, *args, **kwargs)
 
         def __iter__(real, loader):
             data = id(_base(loader.dataset))
@@ -243,7 +245,8 @@ class RankWatch:
                 given = next((one for one in args if getattr(one, "ndim", 0)), None)
                 size = None if given is None else len(given)
                 is_first = size and self.steps < STEPS
-                self.note("forward", size=size, content=_content(given) if is_first else None)
+                content = _content(given) if is_first else None
+                self.note("forward", size=size, content=content, state=self.state())
 
         module.register_module_forward_pre_hook(called)
         _wrap(module.Module, "zero_grad", self.zero_grad)
@@ -317,10 +320,10 @@ class RankWatch:
         _wrap(module.DataParallel, "__init__", partial(self.noting, "data_parallel"))
 
     def ddp(self, module) -> None:
-        def __init__(real, ddp, model, *args, **kwargs):
-            self.note("ddp", device=str(next(model.parameters()).device))
-            self.names_in_ddp.append({f"module.{name}" for name, _ in model.named_parameters()})
-            real(ddp, model, *args, **kwargs)
+        def __init__(real, ddp, *args, **kwargs):
+            real(ddp, *args, **kwargs)
+            self.note("ddp", device=str(ddp.device))
+            self.names_in_ddp.append({name for name, _ in ddp.named_parameters()})
 
         def forward(real, ddp, *args, **kwargs):
             import torch
@@ -343,12 +346,11 @@ class RankWatch:
         _wrap(module, "start_processes", partial(self.noting, "spawn"))
 
     def fsdp(self, module) -> None:
-        def sharded(real, *args, **kwargs):
-            self.note("library", name="FSDP")
-            return real(*args, **kwargs)
+        _wrap(module, "fully_shard", partial(self.noting, "sharded"))
+        _wrap(module.FullyShardedDataParallel, "__init__", partial(self.noting, "sharded"))
 
-        _wrap(module, "fully_shard", sharded)
-        _wrap(module.FullyShardedDataParallel, "__init__", sharded)
+    def tensor_parallel(self, module) -> None:
+        _wrap(module, "parallelize_module", partial(self.noting, "sharded"))
 
     # What the recorder says of collectives.
 

@@ -27,7 +27,7 @@ def one_pass(number, samples, steps=(), *, length=8, rows=(), **begin):
         state = 100 * number + at
         found = [(one, row) for one, row in rows if one in group]
         yield note("batch", number=number, asked=group, own=group, rows=found, state=state)
-        yield note("forward", size=len(group), content=0)
+        yield note("forward", size=len(group), content=0, state=state)
         if steps:
             held += 1
             yield note("backward", state=state)
@@ -154,6 +154,7 @@ def test_names_of_ddp_in_a_file_are_wrong(judged):
 def test_random_numbers_that_all_ranks_share_are_wrong_only_if_forward_draws_them(judged):
     def drawing(state):
         return [note("batch", number=1, asked=[0], own=[0], rows=[], state=state),
+            note("forward", size=1, content=0, state=state),
                 note("backward", state=state + 1)]  # fmt: skip
 
     begin = note(
