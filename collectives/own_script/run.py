@@ -89,12 +89,11 @@ def _difference(folder: Path, seen: Seen) -> str:
     found = []
     for step in range(1, min(STEPS, len(alone), *map(len, together)) + 1):
         own = sum((one[step - 1] for one in together[1:]), together[0][step - 1])
-        if alone[step - 1] != own:
+        if not own or alone[step - 1] != own:
             break
-        files = [f"{step - 1}", f"{step}"]
         weights = [
             numpy.fromfile(file)
-            for number in files
+            for number in (step - 1, step)
             for side in ("one", "many")
             if (file := folder / side / "first" / f"0.{number}.weights").exists()
         ]
