@@ -24,7 +24,7 @@ def faults(english: str, chinese: str) -> Iterator[str]:
         yield f"lacks the {kind} {what!r}"
     for kind, what in after - before:
         yield f"adds the {kind} {what!r}"
-    said, text = messages.prose(english), _flat(chinese)
+    said, text = re.sub('"[^"]*"', "", messages.prose(english)), _flat(chinese)
     for term, words in terms()["words"].items():
         found = re.search(rf"(?<![\w-]){term}(s|es)?(?![\w-])", said, re.IGNORECASE)
         if found and not any(word in text for word in words):
@@ -48,8 +48,8 @@ def _kept(message: str) -> Counter:
         elif token.type == "text":
             found.update(("number", number) for number in NUMBER.findall(token.content))
             found.update(("name", name) for name in NAME.findall(token.content))
-            if re.search(r"\*\*|\*(?=\S)|`", token.content):
-                found["mark that Markdown does not understand", token.content] += 1
+            for mark in re.findall(r"\*+(?=\S)|\*\*|`", token.content):
+                found["mark that Markdown does not understand", mark] += 1
     return found
 
 
@@ -61,6 +61,7 @@ def _flat(message: str) -> str:
 
 
 def _badly_set(text: str) -> Iterator[str]:
+    text = re.sub(rf"(?<!{HAN})[A-Za-z0-9_]*\([A-Za-z0-9_, *+/.-]*\)", "x", text)  # a formula
     for found in re.findall(rf"{HAN}[A-Za-z0-9]|[A-Za-z0-9%]{HAN}", text):
         yield f"needs a space in {found!r}"
     for found in re.findall(rf"{HAN} ?[,;:!?.(]|(?:[,;:!?.]|(?<!\()\)) ?{HAN}", text):
