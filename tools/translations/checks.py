@@ -24,11 +24,14 @@ def faults(english: str, chinese: str) -> Iterator[str]:
         yield f"lacks the {kind} {what!r}"
     for kind, what in after - before:
         yield f"adds the {kind} {what!r}"
-    said, text = re.sub('"[^"]*"', "", messages.prose(english)), _flat(chinese)
+    said, text = messages.prose(english), _flat(chinese)
     for term, words in terms()["words"].items():
-        found = re.search(rf"(?<![\w-]){term}(s|es)?(?![\w-])", said, re.IGNORECASE)
-        if found and not any(word in text for word in words):
-            yield f"has none of {', '.join(words)} for {found[0]!r}"
+        term = rf"(?<![\w-]){term}(?:s|es)?(?![\w-])"
+        if found := re.search(rf"((?:\S+ )?['\"]?)({term})(['\"]?(?: \S+)?)", said, re.IGNORECASE):
+            before, word, after = found.groups()
+            is_quoted = (before and before + word in text) or (after and word + after in text)
+            if not is_quoted and not any(one in text.lower() for one in words):
+                yield f"has none of {', '.join(words)} for {word!r}"
     for word, instead in terms()["never"].items():
         if word in text:
             yield f"says {word}; write {instead}"
