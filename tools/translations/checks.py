@@ -28,8 +28,8 @@ def faults(english: str, chinese: str) -> Iterator[str]:
     for term, words in terms()["words"].items():
         term = rf"(?<![\w-]){term}(?:s|es)?(?![\w-])"
         if found := re.search(rf"((?:\S+ )?['\"]?)({term})(['\"]?(?: \S+)?)", said, re.IGNORECASE):
-            before, word, after = found.groups()
-            is_quoted = (before and before + word in text) or (after and word + after in text)
+            left, word, right = found.groups()
+            is_quoted = (left and left + word in text) or (right and word + right in text)
             if not is_quoted and not any(one in text.lower() for one in words):
                 yield f"has none of {', '.join(words)} for {word!r}"
     for word, instead in terms()["never"].items():
