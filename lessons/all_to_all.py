@@ -22,6 +22,17 @@ import torch.distributed as dist
 # %% [markdown]
 # ## The call
 #
+# ```python
+# dist.all_to_all(output_tensor_list, input_tensor_list, group=None, async_op=False)
+# ```
+#
+# | argument | meaning |
+# |---|---|
+# | `output_tensor_list` | one tensor from each rank, to be filled |
+# | `input_tensor_list` | one tensor for each rank; they stay as they are |
+# | `group` | the ranks that take part; None is all of them |
+# | `async_op` | True: return a [`Work`](../docs/glossary.md#work) at once |
+#
 # `all_to_all` takes two lists of n tensors, the output first. Piece k of the input is for rank k,
 # and piece r of the output is from rank r.
 
@@ -94,9 +105,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Unequal pieces
 #
-# So far all pieces were equally long, but experts are not equally popular. For unequal pieces, two
-# lists of lengths say how the output and the input are cut, again the output first. Here rank r has
-# r + 1 numbers, one for each rank up to itself.
+# So far all pieces were equally long, and you may read that they always are: "all_to_all moves
+# equal amounts". But experts are not equally popular. For unequal pieces, two lists of lengths say
+# how the output and the input are cut, again the output first. Here rank r has r + 1 numbers, one
+# for each rank up to itself.
 
 # %% [markdown]
 # **Predict first.** Rank 0 sends one number, and rank 3 sends four. How many does each of these two

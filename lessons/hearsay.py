@@ -9,8 +9,8 @@ the model misses data without `set_epoch`. Such sentences are copied from page t
 true once, others never were, and from the sentence alone you cannot tell which.
 
 Here we run them. Each section has one claim, where it is said, a short program that would behave
-differently if the claim were true, and a verdict. At the end you can forget a dozen claims, and you
-know how to test the next one that you meet.
+differently if the claim were true, and a verdict. At the end you can forget two dozen claims, and
+you know how to test the next one that you meet.
 
 Where we name no page, we know the claim from programs that rely on it. The programs run on gloo and
 the CPU, and the verdicts hold for torch 2.13 unless they name another version. They cannot go stale
@@ -22,10 +22,13 @@ in silence: if a claim becomes true, its program fails.
 
 # %%
 from collectives import check, myth, note_calls, run
+from pathlib import Path
+from tempfile import TemporaryDirectory
 import os
 import weakref
 import torch
 import torch.distributed as dist
+import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
 
@@ -42,20 +45,30 @@ from torch.utils.data import DistributedSampler
 
 
 # %%
+def error_of(call):
+    """The first line of the error that a call raises."""
+    try:
+        call()
+    except Exception as error:
+        return str(error).splitlines()[0]
+    return "no error"
+
+
 @myth(ranks=4)
 def gloo_has_all_three(rank, world_size, device):
     ones = list(torch.ones(4, device=device).split(1))
     total = torch.empty(1, device=device)
-    dist.reduce_scatter(total, ones)
-    check(total, torch.tensor([4.0]), "reduce_scatter(SUM)")
-
     mine = list(torch.full((4,), float(rank), device=device).split(1))
     theirs = list(torch.empty(4, device=device).split(1))
-    dist.all_to_all(theirs, mine)
-    check(torch.cat(theirs), torch.arange(4.0), "all_to_all")
-
     mean = torch.tensor([10.0 * rank], device=device)
-    dist.all_reduce(mean, op=dist.ReduceOp.AVG)
+    errors = [
+        error_of(lambda: dist.reduce_scatter(total, ones)),
+        error_of(lambda: dist.all_to_all(theirs, mine)),
+        error_of(lambda: dist.all_reduce(mean, op=dist.ReduceOp.AVG)),
+    ]
+    check(errors, ["no error"] * 3, "reduce_scatter, all_to_all, all_reduce(AVG)")
+    check(total, torch.tensor([4.0]), "reduce_scatter(SUM)")
+    check(torch.cat(theirs), torch.arange(4.0), "all_to_all")
     check(mean, torch.tensor([15.0]), "all_reduce(AVG)")
     return {"reduce_scatter": total, "all_to_all": torch.cat(theirs), "AVG": mean}
 
@@ -81,33 +94,105 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Backends: MPI needs a PyTorch that you build yourself
 #
-# **Claim.** "To use MPI, build PyTorch from source on a machine that has MPI."
+# **Claim.** "To use MPI, build PyTorch from source on a machine that has MPI." And: "MPI has no
+# `reduce_scatter`."
 #
 # **Said in** [PyTorch's
 # forum](https://discuss.pytorch.org/t/why-does-the-mpi-backend-require-compiling-from-source/205363).
 #
-# **Verdict.** False, but you can see where it comes from. PyTorch's own MPI backend needs such a
-# build, and the wheel lacks it. A backend does not have to be compiled into torch, however: it may
-# also be a Python class, and a Python class can call `mpi4py`.
-# [Ours](../collectives/process_groups/mpi/group.py) does, which is why it runs on the wheel:
+# **Verdict.** Both are false, but you can see where they come from. PyTorch's own MPI backend needs
+# such a build, and the wheel lacks it. A backend does not have to be compiled into torch, however:
+# it may also be a Python class, and a Python class can call `mpi4py`.
+# [Ours](../collectives/process_groups/mpi/group.py) does, which is why it runs on the wheel, and it
+# has the call that the table of torch's own lacks:
 #
 # ```console
 # $ python -c "import torch.distributed as dist; print(dist.is_mpi_available())"
 # False
 # $ mpiexec -n 4 python lessons/all_reduce.py
 # all_reduce: proved on all 4 ranks
+# $ mpiexec -n 4 python lessons/reduce_scatter.py
+# reduce_scatter: proved on all 4 ranks
 # ```
+
+# %% [markdown]
+# ## Start: with MPI every process passes rank 0 of 0
+#
+# **Claim.** "With MPI, call `init_process_group("mpi", rank=0, world_size=0)`: MPI knows the right
+# numbers." The step runs as if `mpiexec` had started it, without torchrun's variables.
+
+
+# %%
+def without_torchrun():
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        os.environ.pop(name, None)
+
+
+@myth(ranks=1, fresh=True)
+def mpi_is_not_asked(rank, world_size, device):
+    import collectives.backends.register  # noqa: F401  makes "mpi" known to torch
+
+    without_torchrun()
+    error = error_of(lambda: dist.init_process_group("mpi", rank=0, world_size=0))
+    said = error.partition("environment variable ")[2]
+    check(said, "MASTER_ADDR expected, but not set", "init_process_group")
+    return {"init_process_group": said}
+
+
+# %%
+if __name__ == "__main__":
+    run(mpi_is_not_asked)
+
+# %% [markdown]
+# **Verdict.** False for a backend that is not built into torch. Without `init_method`, torch reads
+# the variables of torchrun, whatever numbers you pass, so the run prints `MASTER_ADDR expected, but
+# not set`. Write `init_method="mpi://"`, [and no numbers](../notebooks/launching.ipynb).
+
+# %% [markdown]
+# ## Start: mp.spawn is Process and join
+#
+# **Claim.** "`mp.spawn` only calls `start` and `join` of a `Process` for each rank."
+#
+# If this were all, the two would end alike when a rank fails. Here the rank fails at once. (We fork
+# it, because that is faster than spawning.)
+
+
+# %%
+def fails(rank):
+    os._exit(3)
+
+
+@myth(ranks=1, fresh=True)
+def spawn_looks_for_failures(rank, world_size, device):
+    process = mp.get_context("fork").Process(target=fails, args=(0,))
+    process.start()
+    joined = error_of(process.join)
+    spawned = error_of(lambda: mp.start_processes(fails, nprocs=1, start_method="fork"))
+    found = {"Process and join": joined, "spawn": spawned}
+    check(list(found.values()), ["no error", "process 0 terminated with exit code 3"], "a failure")
+    return found
+
+
+# %%
+if __name__ == "__main__":
+    run(spawn_looks_for_failures)
+
+# %% [markdown]
+# **Verdict.** False. The run prints `no error process 0 terminated with exit code 3`: after `join`
+# your program goes on as if all were well, and `spawn` ends the other ranks and raises the error of
+# the one that failed.
 
 # %% [markdown]
 # ## Calls: broadcast is a barrier
 #
-# **Claim.** "`broadcast` blocks until all ranks have called it."
+# **Claim.** "`broadcast` blocks until all ranks have called it, and so does `scatter`."
 #
 # **Said in** similar words on [a page for
 # beginners](https://runebook.dev/en/docs/pytorch/generated/torch.cuda.comm.broadcast_coalesced).
 #
 # If this were true, you could use a `broadcast` to make the ranks wait for each other. So in this
-# program rank 3 refuses to call `broadcast` until rank 0 has returned from it.
+# program rank 3 refuses to call `broadcast` until rank 0 has returned from it. The second step does
+# the same with `scatter` and rank 1.
 
 
 # %%
@@ -132,10 +217,30 @@ def broadcast_is_no_barrier(rank, world_size, device):
 if __name__ == "__main__":
     run(broadcast_is_no_barrier)
 
+
+# %%
+@myth(ranks=4)
+def scatter_is_no_barrier(rank, world_size, device):
+    x, done = torch.full((1,), -1.0, device=device), torch.zeros(1, device=device)
+    pieces = list(torch.arange(4.0, device=device).split(1)) if rank == 0 else None
+    if rank == 3:
+        dist.recv(done, src=1)  # rank 3 calls only after rank 1 has returned
+    dist.scatter(x, pieces, src=0)
+    if rank == 1:
+        dist.send(done, dst=3)
+    check(x, torch.tensor([float(rank)]), "scatter")
+    return {"x": x}
+
+
+# %%
+if __name__ == "__main__":
+    run(scatter_is_no_barrier)
+
 # %% [markdown]
-# **Verdict.** False. Rank 0 returns, only then does rank 3 make the call, and still rank 3 prints
-# `[7]`. If `broadcast` were a barrier, ranks 0 and 3 would wait for each other for ever. The same
-# is true of `scatter`, where a rank leaves with its piece, whether others have called it or not.
+# **Verdict.** False for both. Rank 0 returns, only then does rank 3 call `broadcast`, and it still
+# gets the 7. If `broadcast` were a barrier, ranks 0 and 3 would wait for each other for ever. The
+# same is true of `scatter`: rank 1 leaves with its piece, whether rank 3 has called or not, and
+# rank 3 prints `[3.0]` all the same.
 #
 # You do not see this with two or three ranks. On gloo a rank also waits for the ranks to which it
 # [sends the data on](../notebooks/broadcast.ipynb), and in so small a group the root sends to all
@@ -150,15 +255,6 @@ if __name__ == "__main__":
 
 
 # %%
-def error_of(call):
-    """The first line of the error that a call raises."""
-    try:
-        call()
-    except (TypeError, ValueError, RuntimeError, AssertionError) as error:
-        return str(error).splitlines()[0]
-    return "no error"
-
-
 @myth(ranks=4, fresh=True)
 def one_lost_rank_stops_all(rank, world_size, device):
     dist.init_process_group("gloo")
@@ -239,6 +335,143 @@ if __name__ == "__main__":
 # **Verdict.** False. A name exists in one process only, and torch never sends it. The call on rank
 # 1 receives into the tensor that rank 1 passed, so rank 1 prints `[7]`, and that is its `data2`.
 # The order of the calls alone decides which tensors belong together.
+
+# %% [markdown]
+# ## Calls: four small claims
+#
+# **Claim.** "The root of a `broadcast` is `osrc=0`." "`scatter` must be given `src`." "`isend`
+# returns a `Request`." "`all_to_all` takes tensors."
+
+
+# %%
+@myth(ranks=2)
+def what_calls_take(rank, world_size, device):
+    x, both = torch.ones(1, device=device), torch.ones(2, device=device)
+    osrc = error_of(lambda: dist.broadcast(x, osrc=0))
+    said = "broadcast() got an unexpected keyword argument 'osrc'"
+    check(osrc.partition(". Did you mean")[0], said, "broadcast(osrc=0)")
+    pieces = list(both.split(1)) if rank == 0 else None
+    without_src = error_of(lambda: dist.scatter(x, pieces))
+    check(without_src, "no error", "scatter without src")
+    work = dist.isend(x, dst=1) if rank == 0 else dist.irecv(x, src=0)
+    work.wait()
+    check(type(work).__name__, "Work", "what isend and irecv return")
+    tensors = error_of(lambda: dist.all_to_all(torch.empty_like(both), both))
+    said = "Invalid function argument. Expected parameter `output_tensor_list` of type"
+    check(tensors, f"{said} List[torch.Tensor]", "all_to_all of tensors")
+    return {"without src": without_src, "isend, irecv": type(work).__name__}
+
+
+# %%
+if __name__ == "__main__":
+    run(what_calls_take)
+
+# %% [markdown]
+# **Verdict.** All four are false. `osrc` is a typing error that was copied, and a TypeError; the
+# argument is `src`. Without `src` the root of a `scatter` is rank 0, but `broadcast` does want one.
+# Each rank gets a `Work` from `isend` or `irecv`, so every rank prints `no error Work`, and there
+# is no `Request`. And `all_to_all` takes lists of tensors; for tensors there is
+# `all_to_all_single`.
+
+# %% [markdown]
+# ## Calls: a program for two ranks works with three
+#
+# **Claim.** "`if rank == 0: send(x, 1) else: recv(x, 0)` shows how ranks talk", in programs that
+# take any number of ranks.
+
+
+# %%
+@myth(ranks=3, fresh=True)
+def nobody_sends_to_the_third(rank, world_size, device):
+    dist.init_process_group("gloo")
+    x = torch.tensor([7.0 if rank == 0 else -1.0], device=device)
+    if rank == 0:
+        dist.send(x, dst=1)
+        error = "no error"
+    else:
+        error = error_of(lambda: dist.recv(x, src=0))
+    dist.destroy_process_group()
+    recv = "works" if error == "no error" else "fails"
+    check(recv, "fails" if rank == 2 else "works", "recv of a message that nobody sends")
+    return {"x": x, "recv": recv}
+
+
+# %%
+if __name__ == "__main__":
+    run(nobody_sends_to_the_third)
+
+# %% [markdown]
+# **Verdict.** False. Rank 1 prints `[7.0] works`, and rank 2 prints `[-1.0] fails`: it waits for a
+# message that nobody sends, until rank 0 leaves and the connection closes. With `else` a rank means
+# all others. Write `elif rank == 1`.
+
+# %% [markdown]
+# ## Calls: PREMUL_SUM weighs the ranks
+#
+# **Claim.** "This is a weighted sum by PREMUL_SUM", above a program that multiplies a tensor by
+# three weights and calls `all_reduce` with SUM.
+
+
+# %%
+@myth(ranks=2)
+def a_weight_belongs_to_a_rank(rank, world_size, device):
+    x = torch.full((3,), rank + 1.0, device=device)
+    premul = dist._make_nccl_premul_sum(2.0)
+    error = error_of(lambda: dist.all_reduce(x, op=premul))
+    check(error, "Cannot use ReduceOp.PREMUL_SUM with Gloo", "all_reduce(PREMUL_SUM)")
+    by_place = x * torch.tensor([0.5, 0.25, 0.25], device=device)
+    dist.all_reduce(by_place)
+    by_rank = x * [0.75, 0.25][rank]
+    dist.all_reduce(by_rank)
+    check(by_rank, torch.full((3,), 0.75 * 1 + 0.25 * 2), "a weight for each rank")
+    check(by_place, torch.tensor([1.5, 0.75, 0.75]), "a weight for each place")
+    return {"by place": by_place, "by rank": by_rank}
+
+
+# %%
+if __name__ == "__main__":
+    run(a_weight_belongs_to_a_rank)
+
+# %% [markdown]
+# **Verdict.** False. gloo refuses PREMUL_SUM, and the program does not use it. Its three weights
+# belong to the three places of the tensor, and all ranks have the same three: every rank prints
+# `[1.5, 0.75, 0.75] [1.25, 1.25, 1.25]`, and only the second is a weighted sum of the ranks.
+# Multiply by the weight of your own rank, then use SUM.
+
+# %% [markdown]
+# ## Calls: the root of summed squares is the norm
+#
+# **Claim.** "For the L2 norm over all ranks, square the tensor, `all_reduce` it, and take the
+# root." Some pages call this regularisation.
+
+
+# %%
+@myth(ranks=3)
+def a_norm_is_one_number(rank, world_size, device):
+    x = torch.arange(1.0, 4.0, device=device) + rank
+    squares = x.square()
+    dist.all_reduce(squares)
+    total = x.square().sum()
+    dist.all_reduce(total)
+
+    everyone = [torch.empty_like(x) for _ in range(3)]
+    dist.all_gather(everyone, x / squares.sqrt())
+    by_place = round(torch.cat(everyone).norm().item(), 4)
+    dist.all_gather(everyone, x / total.sqrt())
+    by_all = round(torch.cat(everyone).norm().item(), 4)
+    check([by_place, by_all], [1.7321, 1.0], "the norm of what was divided")
+    return {"by place": by_place, "by all": by_all}
+
+
+# %%
+if __name__ == "__main__":
+    run(a_norm_is_one_number)
+
+# %% [markdown]
+# **Verdict.** False. `all_reduce` adds each place by itself, so you get one root for each place,
+# and no norm. What is divided by its norm has the norm 1, but every rank prints `1.7321 1.0`: the
+# first is by three roots, without any error, and the second by one. Add up your own squares to one
+# number before the call. And this is normalisation; regularisation adds a norm to the loss.
 
 # %% [markdown]
 # ## Training: the loss function all-reduces
@@ -359,7 +592,7 @@ def ddp_takes_one_card(rank, world_size, device):
     model = torch.nn.Linear(1, 1, device=device)
     error = error_of(lambda: DistributedDataParallel(model, device_ids=[0, 1]))
     said = "device_ids can only be None or contain a single element."
-    check(said in error, True, "DistributedDataParallel")
+    check(error, said, "DistributedDataParallel")
     return {"DDP": said}
 
 
@@ -434,6 +667,97 @@ if __name__ == "__main__":
 # is built.
 
 # %% [markdown]
+# ## Training: the optimizer must be made after DDP
+#
+# **Claim.** "Make the optimizer after `DDP(model)`, or it does not see the reduced gradients."
+
+
+# %%
+@myth(ranks=2)
+def an_optimizer_before_ddp(rank, world_size, device):
+    model = torch.nn.Linear(1, 1, bias=False, device=device)
+    torch.nn.init.ones_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    ddp = DistributedDataParallel(model)
+    ddp(torch.tensor([[rank + 1.0]], device=device)).sum().backward()
+    optimizer.step()
+    check(model.weight.data, torch.tensor([[1 - 1.5]]), "one minus the mean of 1 and 2")
+    return {"weight": model.weight.item()}
+
+
+# %%
+if __name__ == "__main__":
+    run(an_optimizer_before_ddp)
+
+# %% [markdown]
+# **Verdict.** False. Every rank prints `-0.5`, which is 1 minus the mean of both gradients. DDP
+# holds your model and copies no parameter, so the optimizer has the same tensors before and after.
+
+# %% [markdown]
+# ## Training: gather, then average the loss
+#
+# **Claim.** "Call `accelerator.gather(loss)`, then log `loss.mean()`."
+#
+# **Seen in** [examples of Accelerate](https://github.com/huggingface/accelerate/pull/399), which
+# logged the loss of one process, as a reader found.
+
+
+# %%
+@myth(ranks=2)
+def gather_returns_its_result(rank, world_size, device):
+    from accelerate import Accelerator
+
+    loss = torch.tensor([rank + 1.0], device=device)
+    everyone = Accelerator(cpu=True).gather(loss)
+    check(loss.mean().item(), rank + 1.0, "the loss after gather")
+    check(everyone, torch.tensor([1.0, 2.0]), "what gather returns")
+    return {"loss.mean()": loss.mean().item(), "mean of the result": everyone.mean().item()}
+
+
+# %%
+if __name__ == "__main__":
+    run(gather_returns_its_result)
+
+# %% [markdown]
+# **Verdict.** False. `gather` leaves its argument as it was, and returns the losses of all. Rank 0
+# prints `1.0 1.5`: its own loss, which you would log as that of all ranks, and the mean. Write
+# `everyone = accelerator.gather(loss)`.
+
+# %% [markdown]
+# ## Training: accelerator.save has plain keys
+#
+# **Claim.** "`accelerator.save(model.state_dict(), file)` can be loaded into the bare model."
+#
+# **Said in** an [issue of Accelerate](https://github.com/huggingface/accelerate/issues/438), which
+# found that it cannot.
+
+
+# %%
+@myth(ranks=2)
+def accelerate_keeps_the_prefix(rank, world_size, device):
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    model = accelerator.prepare(torch.nn.Linear(1, 1, bias=False))
+    with TemporaryDirectory() as folder:
+        for name, one in (("prepared", model), ("unwrapped", accelerator.unwrap_model(model))):
+            accelerator.save(one.state_dict(), f"{folder}/{name}")
+        keys = [list(torch.load(file)) for file in sorted(Path(folder).iterdir())]
+    expected = [["module.weight"], ["weight"]] if rank == 0 else []
+    check(keys, expected, "the keys in the files, which rank 0 alone writes")
+    return {"prepared, unwrapped": keys}
+
+
+# %%
+if __name__ == "__main__":
+    run(accelerate_keeps_the_prefix)
+
+# %% [markdown]
+# **Verdict.** False. `prepare` wraps the model in DDP, which puts `module.` before each key, and
+# `save` writes what it is given, on the main process only. Rank 0 prints `[['module.weight'],
+# ['weight']]`. Save `accelerator.unwrap_model(model).state_dict()`.
+
+# %% [markdown]
 # ## Training: a program with Accelerate destroys its group
 #
 # **Claim.** "A program with Accelerate ends with `dist.destroy_process_group()`."
@@ -446,8 +770,7 @@ if __name__ == "__main__":
 def accelerate_may_have_no_group(rank, world_size, device):
     from accelerate import Accelerator
 
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
-        os.environ.pop(name, None)  # as if `python` had started the program
+    without_torchrun()
     accelerator = Accelerator(cpu=True)
     ranks, group = accelerator.num_processes, dist.is_initialized()
     check([ranks, group], [1, False], "ranks, and whether there is a group")
@@ -466,6 +789,41 @@ if __name__ == "__main__":
 # there is nothing to destroy, and the last line of your program raises an `AssertionError` after
 # all the training is done. The run prints `1 False Process group cannot be None`. Call
 # `accelerator.end_training()`, which destroys the group if there is one.
+
+# %% [markdown]
+# ## Training: accelerate launch starts two processes
+#
+# **Claim.** "`accelerate launch --cpu --num_processes 2 train.py` trains on two processes."
+#
+# The step gives that command a program that prints a line with the variable `WORLD_SIZE`.
+
+
+# %%
+@myth(ranks=1, fresh=True)
+def accelerate_starts_one_process(rank, world_size, device):
+    from accelerate.commands.launch import launch_command, launch_command_parser
+
+    without_torchrun()
+    with TemporaryDirectory() as folder:
+        found = Path(folder, "found")
+        line = 'print(os.environ.get("WORLD_SIZE", "not set"), file=file)'
+        program = Path(folder, "train.py")
+        program.write_text(f"import os\nwith open({str(found)!r}, 'a') as file:\n    {line}\n")
+        options = ["--cpu", "--num_processes", "2", str(program)]
+        launch_command(launch_command_parser().parse_args(options))
+        lines = found.read_text().splitlines()
+    check(lines, ["not set"], "one process, without a group")
+    return {"WORLD_SIZE": lines}
+
+
+# %%
+if __name__ == "__main__":
+    run(accelerate_starts_one_process)
+
+# %% [markdown]
+# **Verdict.** False, and nothing says so. The run prints `['not set']`: one line, so one process,
+# which trains alone. On the CPU the launcher counts processes only if they come from MPI. Start the
+# same program with `torchrun --nproc-per-node 2`.
 
 # %% [markdown]
 # ## Documented, not run
@@ -492,14 +850,25 @@ if __name__ == "__main__":
 # %%
 STEPS = [
     gloo_has_all_three,
+    mpi_is_not_asked,
+    spawn_looks_for_failures,
     broadcast_is_no_barrier,
+    scatter_is_no_barrier,
     one_lost_rank_stops_all,
     int64_into_empty,
     broadcast_knows_no_names,
+    what_calls_take,
+    nobody_sends_to_the_third,
+    a_weight_belongs_to_a_rank,
+    a_norm_is_one_number,
     loss_stays_local,
     set_epoch_changes_the_order_only,
     a_sampler_deals_out_numbers_of_places,
     ddp_takes_one_card,
     one_backward_keeps_every_graph,
+    an_optimizer_before_ddp,
+    gather_returns_its_result,
+    accelerate_keeps_the_prefix,
     accelerate_may_have_no_group,
+    accelerate_starts_one_process,
 ]

@@ -93,6 +93,11 @@ if __name__ == "__main__":
 @needs(ranks=4, fresh=True)
 def meet_by_environment(rank, world_size, device):
     before = dist.is_initialized()  # is there a group?
+    try:
+        dist.destroy_process_group()  # as in a parent, which has none
+        error = "no error"
+    except AssertionError as no_group:
+        error = str(no_group)
     dist.init_process_group("gloo")
     inside, me = dist.is_initialized(), dist.get_rank()
     dist.barrier()
@@ -100,6 +105,7 @@ def meet_by_environment(rank, world_size, device):
     # proof
     check([before, inside, dist.is_initialized()], [False, True, False], "is_initialized")
     check(me, int(os.environ["RANK"]), "get_rank")
+    check(error, "Process group cannot be None", "destroy_process_group without a group")
     return {"RANK": os.environ["RANK"], "get_rank": me, "before": before, "inside": inside}
 
 
@@ -142,7 +148,8 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # All of them do. So no rank returns before rank 3 has made its call, because on gloo
-# `init_process_group` connects each rank with every other.
+# `init_process_group` connects each rank with every other. It is not like `touch`, as one reads:
+# the first rank does not make a group that the others find later.
 #
 # </details>
 
@@ -356,9 +363,9 @@ if __name__ == "__main__":
 # then, another rank fails with `Connection closed by peer`. So make a collective that needs all
 # ranks, such as `dist.barrier()`, before `destroy_process_group`.
 #
-# Call `destroy_process_group` in the ranks only. A parent that started them has no group to
-# destroy. A `finally` has none either, if `init_process_group` failed before it, so ask
-# `is_initialized()` there:
+# Call `destroy_process_group` in the ranks only, although some programs end with it in the parent.
+# A parent that started them has no group to destroy. A `finally` has none either, if
+# `init_process_group` failed before it, so ask `is_initialized()` there:
 #
 # ```console
 # $ python -c "import torch.distributed as dist; dist.destroy_process_group()"

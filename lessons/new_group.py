@@ -22,6 +22,22 @@ from torch.distributed.device_mesh import init_device_mesh
 # %% [markdown]
 # ## The call
 #
+# ```python
+# dist.new_group(ranks=None, timeout=None, backend=None, pg_options=None,
+#                use_local_synchronization=False, group_desc=None, device_id=None, sort_ranks=True)
+# ```
+#
+# | argument | meaning |
+# |---|---|
+# | `ranks` | the members, by their ranks in the whole job; None is all |
+# | `timeout` | the limit of its calls; None is the backend's |
+# | `backend` | None is that of the whole job |
+# | `pg_options` | options for the backend |
+# | `use_local_synchronization` | True: only the members make the call |
+# | `group_desc` | a description, for logs |
+# | `device_id` | the GPU of this rank: NCCL then connects at once |
+# | `sort_ranks` | False: keep the order of `ranks`; since torch 2.12 |
+#
 # `new_group` takes the list of its members, and it is a call of *all* ranks: every
 # [rank](../docs/glossary.md#rank) makes both calls here, even for the
 # [group](../docs/glossary.md#group) that it does not belong to. For that group it gets a
@@ -111,9 +127,9 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # With `MAX`, 0 and 0, because the zero of the other half is larger than a negative sum. With `SUM`,
-# -22 and -2200, because every member of a half adds its sum: twice with four ranks, four times with
-# eight. Neither raises an error. You get the right sums if one rank of each half adds its sum, or
-# with `all_gather`.
+# -22 and -2200, because every member of a half adds its sum: not always four times, as one reads,
+# but twice with four ranks, and four times with eight. Neither raises an error. You get the right
+# sums if one rank of each half adds its sum, or with `all_gather`.
 #
 # </details>
 
@@ -313,7 +329,7 @@ STEPS = [new_group, half_sums, in_two_orders, global_and_group_ranks, grid, devi
 # - `group=None` is not "no group": it is the world. And a collective with `NON_GROUP_MEMBER` warns
 #   and does nothing.
 # - The members are numbered by rising global rank, so in `new_group([3, 1, 0])` rank 1 is in the
-#   middle. In torch 2.13, `sort_ranks=False` keeps the list's order.
+#   middle, unless `sort_ranks` is False.
 # - `new_group([])` fails, so leave out empty groups, on every rank.
 
 # %% [markdown]

@@ -22,6 +22,19 @@ import torch.distributed as dist
 # %% [markdown]
 # ## The call
 #
+# ```python
+# dist.scatter(tensor, scatter_list=None, src=None, group=None, async_op=False, group_src=None)
+# ```
+#
+# | argument | meaning |
+# |---|---|
+# | `tensor` | what this rank receives into |
+# | `scatter_list` | on the root, one tensor for each rank; elsewhere None |
+# | `src` | the root: its rank in the whole job; 0 unless you name one |
+# | `group` | the ranks that take part; None is all of them |
+# | `async_op` | True: return a [`Work`](../docs/glossary.md#work) at once |
+# | `group_src` | the root's rank in the group, in place of `src` |
+#
 # `src` names the root. The root passes the list of n pieces, its own among them, and every other
 # rank passes `None`. Every rank, the root too, also passes a tensor `x`, into which it receives its
 # piece. `x` starts as [-1, -1], so you see that both numbers arrive.
@@ -132,11 +145,13 @@ def share_in_memory(rank, world_size, device):
     dist.scatter(scattered, pieces, src=root)
 
     dist.broadcast(whole, src=root)
+    room = whole.nbytes
     cut_out = whole[1024 * rank : 1024 * (rank + 1)]
     del whole
     # proof
     expected = torch.arange(1024 * rank + 1.0, 1024 * (rank + 1) + 1)
     check([scattered, cut_out], [expected] * 2, "scatter, broadcast")
+    check(room, 4096 * world_size, "room for a broadcast: the whole on every rank")
     kept = [share.untyped_storage().nbytes() for share in (scattered, cut_out)]
     check(kept, [4096, 4096 * world_size], "bytes that stay: of the scattered share, of the slice")
     return {"bytes, scattered": kept[0], "bytes, cut out": kept[1]}
@@ -152,6 +167,9 @@ if __name__ == "__main__":
 # 16384, which is the whole. A slice is a [view](../docs/glossary.md#view), and as long as it
 # exists, the whole tensor stays in memory: `del` deletes only the name. For the share that came by
 # `scatter`, rank 3 keeps 4096 bytes.
+#
+# You may read that with `broadcast`, too, a rank needs room for its own share only. It needs room
+# for the whole, because that is what the root sends.
 #
 # </details>
 

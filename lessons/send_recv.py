@@ -138,8 +138,9 @@ STEPS = [send_recv, stages]
 # - On gloo `send` waits until the receiver takes the message. So if two ranks both send first, no
 #   rank calls `recv`, and both wait [until the time limit](../notebooks/mistakes/messages.ipynb): a
 #   deadlock. Let one of the two receive first.
-# - `send` may return before the other rank has the data: it only promises that you may write to the
-#   tensor again. gloo waits for the receiver; MPI may keep a copy of a small message.
+# - `send` need not end with the other rank's `recv`, as one reads. It may return before the other
+#   rank has the data: it only promises that you may write to the tensor again. gloo waits for the
+#   receiver; MPI may keep a copy of a small message.
 # - On gloo, a short message leaves the rest of the buffer as it was, and a message longer than the
 #   buffer [kills the receiving process](../notebooks/mistakes/buffers.ipynb).
 # - On gloo, a rank cannot send to itself: copy the tensor.

@@ -176,8 +176,8 @@ WHO = r"""
 import os
 import sys
 
-names = "RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE"
-found = [f"{name}={os.environ[name]}" for name in names]
+names = "RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "NODE_RANK"
+found = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
 sys.stdout.write(" ".join([*found, *sys.argv[1:]]) + "\n")
 """
 
@@ -194,6 +194,13 @@ def who_gives_the_numbers():
     with Lab(2) as lab:
         lab.save("who.py", WHO)
         fixed = stdout_lines(lab.run(f"torchrun {meeting} /run/shared/who.py"))
+        both = fixed["node0"] + fixed["node1"]
+        every = [dict(one.split("=") for one in line.split()) for line in both]
+        check([one for one in every if "NODE_RANK" in one], [], "NODE_RANK, which torchrun sets")
+        printing = [one["RANK"] for one in every if one["LOCAL_RANK"] == "0"]
+        check(printing, ["0", "2"], "ranks that print if local rank 0 does")
+        beyond = [one["RANK"] for one in every if int(one["RANK"]) >= 2]
+        check(beyond, ["2", "3"], "ranks whose RANK is no GPU, of two on each machine")
         c10d = stdout_lines(lab.run(f"torchrun {agreed} --rdzv-id job-7 /run/shared/who.py"))
         old = stdout_lines(lab.run(f"{launch} /run/shared/who.py"))
     numbers = [(2 * node + local, local, node) for node in (0, 1) for local in (0, 1)]
@@ -214,6 +221,10 @@ if __name__ == "__main__":
 #
 # 1, because `LOCAL_RANK` counts on the machine, which is why it chooses the GPU. `GROUP_RANK` is
 # the number of the machine, which torchrun calls the node rank.
+#
+# So three lines of many programs are wrong on two machines. `cuda(rank)` asks node1 for the GPUs 2
+# and 3, and it has 0 and 1. `if local_rank == 0: print(...)` prints once on each machine. And
+# `NODE_RANK` is not among the variables that torchrun sets.
 #
 # </details>
 #

@@ -118,7 +118,8 @@ if __name__ == "__main__":
 # that each rank gives itself.
 #
 # **Cure.** `RANK` is the number in the world, and `LOCAL_RANK` is for choosing the GPU. Leave out
-# `rank=`, and torch reads the right one.
+# `rank=`, and torch reads the right one. A `rank=0` in every process, which snippets have, makes
+# the same mistake.
 #
 # **Early.** On one machine the two numbers are equal, so a test there shows nothing, unless you
 # start `torchrun --nnodes 2` in two terminals.

@@ -127,10 +127,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
 #
-# **Cause: the last micro-batch is left over.** `(i + 1) % 2 == 0` makes a step after the second and
-# after the fourth micro-batch, but the gradients of the fifth, 5 and 50, are neither reduced nor
-# used: 165 - 55 = 110. In the next epoch they are added to a gradient that they have nothing to do
-# with, or `zero_grad` deletes them.
+# **Cause: the last micro-batch is left over.** The usual loop with `(i + 1) % 2 == 0` does not use
+# every micro-batch: it makes a step after the second and after the fourth, but the gradients of the
+# fifth, 5 and 50, are neither reduced nor used: 165 - 55 = 110. In the next epoch they are added to
+# a gradient that they have nothing to do with, or `zero_grad` deletes them.
 #
 # **Cure.** Make a step after the last micro-batch, too. (If you divide the loss by the number of
 # micro-batches of a step, divide by the smaller number in the last step.) Or drop the rest on
@@ -269,8 +269,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
 #
-# **Cause: `module.` in the keys.** DDP is a module that holds your model under the name `module`,
-# so the names of all its parameters begin with this name.
+# **Cause: `module.` in the keys.** Many programs save `model.state_dict()` as if it were that of
+# the bare model. But DDP is a module that holds your model under the name `module`, so the names of
+# all its parameters begin with this name.
 #
 # **Cure.** Save `model.module.state_dict()`. Load it before you wrap the model in DDP, or into
 # `model.module`.

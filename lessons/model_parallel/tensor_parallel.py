@@ -44,6 +44,9 @@ from one_process import UPDATES, train, without_state
 # `value` by columns, so that a rank has whole heads, and `out` by rows. So each of the two pairs
 # needs only one `all_reduce`, at its end ([Megatron-LM](https://arxiv.org/abs/1909.08053)).
 #
+# So "model parallelism needs only `send` and `recv`, and data parallelism collectives" is true of
+# [stages](../../notebooks/send_recv.ipynb), and not of slices.
+#
 # In `backward()`, each rank has the gradient of `x` from its own columns, but needs the sum of all
 # ranks. So each pair also needs one `all_reduce` at its beginning:
 #

@@ -205,7 +205,8 @@ STEPS = [accumulation, tokens_as_weights, clipping]
 #    0, 0, 1`. The parameters are right, but nothing is saved: DDP decides in forward.
 # 2. **A mean of means.** In `add_gradient`, change `reduction="sum") * dist.get_world_size() /
 #    tokens` to `reduction="mean") / 4`. It says `rank 0/4: 0.bias.momentum_buffer: relative error
-#    0.4`. This is the common loop. It is right if all micro-batches are equally large.
+#    0.4`. This is the common loop, which divides each loss by the number of accumulation steps. It
+#    is right if all micro-batches are equally large.
 
 # %% [markdown]
 # ## Write it yourself

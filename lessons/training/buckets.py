@@ -207,10 +207,11 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### DDP's first bucket is small
 #
-# DDP makes this compromise with two limits: its first bucket is full at 1 MiB and all later ones at
-# 25 MiB, so that the first `all_reduce` starts early. A communication hook shows them: a function
-# that DDP calls for each full bucket in place of its own `all_reduce`. Ours notes the size, and
-# leaves the rest to `allreduce_hook`. The network has four layers of 1 MiB each.
+# "DDP's buckets have 25 MB" is half of it. DDP makes this compromise with two limits: its first
+# bucket is full at 1 MiB and all later ones at 25 MiB, so that the first `all_reduce` starts early.
+# A communication hook shows them: a function that DDP calls for each full bucket in place of its
+# own `all_reduce`. Ours notes the size, and leaves the rest to `allreduce_hook`. The network has
+# four layers of 1 MiB each.
 
 # %% [markdown]
 # **Predict first.** How many buckets does the second step reduce, and which is larger?

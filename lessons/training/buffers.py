@@ -184,8 +184,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Unequal shards
 #
-# If shards are unequal, a mean of the ranks' means would be wrong. Here rank r has 2 + r images,
-# and each of them must count once.
+# One reads that SyncBatchNorm averages the ranks' means and variances by `all_reduce`. If shards
+# are unequal, such a mean of means is wrong. Here rank r has 2 + r images, and each of them must
+# count once.
 
 
 # %%

@@ -247,6 +247,8 @@ STEPS = [checkpoint, damaged_file]
 # %% [markdown]
 # ## Pitfalls
 #
+# - It is not enough that rank 0 loads, as some pages say: DDP broadcasts the parameters and
+#   buffers, but neither the momentum nor the step. So every rank loads.
 # - Load before you wrap the model in DDP, which then broadcasts what was loaded. Save
 #   `model.module.state_dict()`, whose names also fit the bare model.
 # - With DDP on more than two ranks the last bits differ, because it orders its buckets anew.

@@ -26,6 +26,7 @@ from checkpoint import load, save
 from data_parallel import batch_loss, on_my_shard
 from one_process import network, shuffled
 from torch.distributed.rendezvous import rendezvous
+from torch.distributed.run import get_args_parser
 
 # %% [markdown]
 # ## The idea
@@ -138,10 +139,10 @@ if __name__ == "__main__":
 # ### Killed in a step
 #
 # A SIGKILL leaves no time to save. Now `survive` starts `torchrun --nproc-per-node 2 --max-restarts
-# 1`, because by default torchrun restarts nothing. Its ranks call `meet` and `train`, and in the
-# first start one of them kills itself, here rank 1 before its 8th `SGD.step`. `survive` compares
-# the end with an undisturbed training (bit for bit) and with one process, and counts the steps that
-# each start begins.
+# 1`, because by default torchrun restarts nothing, although one reads that it does so by itself.
+# Its ranks call `meet` and `train`, and in the first start one of them kills itself, here rank 1
+# before its 8th `SGD.step`. `survive` compares the end with an undisturbed training (bit for bit)
+# and with one process, and counts the steps that each start begins.
 
 # %% [markdown]
 # **Predict first.** 25 steps are to be made. With which step does the second start begin?
@@ -155,6 +156,7 @@ def steps_left(step):
 
 @needs(ranks=1, seconds=150)
 def killed_in_a_step(rank, world_size, device):
+    check(get_args_parser().get_default("max_restarts"), 0, "restarts of torchrun by itself")
     first, second = survive(device, victim=1, call="torch.optim.SGD.step", number=8)
     check([first, second], [8, steps_left(8)], "steps of each start")
     return {"first start": first, "second start": second}

@@ -202,6 +202,7 @@ def llama_405b(rank, world_size, device):
     operations = 6 * parameters * tokens
     check(f"{operations:.1e}", "3.8e+25", "what the paper says")
     years = operations / 400e12 / (365.25 * 24 * 3600)
+    check(years > 1000, True, "thousands of years")
     return {"years on one GPU": round(years), "GB for Adam": 16 * parameters / 1e9}
 
 
@@ -212,9 +213,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Both. One GPU would train for 3,003 years, and the 6,480 GB for Adam alone fill 6,480 / 80 = 81
-# GPUs. No larger GPU (*vertical scaling*) has this, so more GPUs share the work (*horizontal
-# scaling*).
+# Both. One GPU would train for 3,003 years, and not for hundreds, as one reads, and the 6,480 GB
+# for Adam alone fill 6,480 / 80 = 81 GPUs. No larger GPU (*vertical scaling*) has this, so more
+# GPUs share the work (*horizontal scaling*).
 #
 # Data parallel training, in the next lessons, divides the time. It does not divide the memory,
 # because every rank holds the whole model. That is the subject of the chapter

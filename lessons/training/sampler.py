@@ -89,7 +89,7 @@ def padding(rank, world_size, device):
     taken = [torch.empty_like(mine) for _ in range(world_size)]
     dist.all_gather(taken, mine)
     twice = (torch.cat(taken).bincount() == 2).sum().item()
-    check(twice, -1797 % world_size, "DistributedSampler")
+    check(twice, -1797 % world_size, "images that two ranks take")
     images = dealt({"epoch 0": (shuffled(0).tolist(), mine.tolist())})
     return {"images of this rank": images, "of all taken twice": twice}
 
@@ -101,7 +101,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# It gives 3 images to two ranks: 450 for each rank, and 1,797 + 3 = 1,800 in all.
+# It gives 3 images to two ranks: 450 for each rank, and 1,797 + 3 = 1,800 in all. So the ranks'
+# parts are not disjoint, as is often said, not even with `set_epoch`.
 # [validation](../../notebooks/training/validation.ipynb) shows what that does to an accuracy.
 #
 # </details>

@@ -259,8 +259,8 @@ STEPS = [dropped_units, seeds, loader_workers, same_run_twice]
 # %% [markdown]
 # ## Pitfalls
 #
-# - A seed for each rank must not be set before the network is made, unless its parameters are
-#   broadcast, as DDP does.
+# - "Other seeds on each rank do no harm" is said too easily. A seed for each rank must not be set
+#   before the network is made, unless its parameters are broadcast, as DDP does.
 # - The sampler must shuffle with the same seed on all ranks. If it uses torch's generator, one more
 #   draw on one rank gives that rank another order, and then it takes some images twice and some
 #   never.

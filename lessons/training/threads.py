@@ -133,7 +133,9 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # Those of `nn.DataParallel`: each further GPU gets a copy of the model from the first one, so all
-# wait for it. The bytes of DDP stay below `4 * 19,280 = 77,120`, however many GPUs there are.
+# wait for it. Is it slower than one GPU, as one reads? It is if these bytes take longer than the
+# computing that the other GPUs save, so it depends on the model and the links. The bytes of DDP
+# stay below `4 * 19,280 = 77,120`, however many GPUs there are.
 #
 # </details>
 #

@@ -147,9 +147,11 @@ def second_forward(rank, world_size, device):
     try:
         on_my_shard(model, images, labels)
     except RuntimeError as error:
+        said = str(error).partition(" before")[0]
         found = re.search(r"did not receive grad for rank \d+: ([\d ]+)", str(error))[1].strip()
     unused = 1 - rank % 2  # the head of the other task
     check(found, f"{2 + 2 * unused} {3 + 2 * unused}", "the error names")
+    check(said, "Expected to have finished reduction in the prior iteration", "the error says")
     return {"without a gradient": found}
 
 

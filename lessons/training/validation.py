@@ -24,9 +24,9 @@ from torch.utils.data import DistributedSampler
 # %% [markdown]
 # ## The idea
 #
-# You cannot average the quotients of unequal shards, but you can sum their parts: 2 right of 4 and
-# 1 right of 1 are 3 of 5, so 0.6, and not the mean 0.75. The parts of a loss are its sum and the
-# number of images.
+# The mean of the ranks' means is not the mean: you cannot average the quotients of unequal shards,
+# but you can sum their parts: 2 right of 4 and 1 right of 1 are 3 of 5, so 0.6, and not the mean
+# 0.75. The parts of a loss are its sum and the number of images.
 
 # %% [markdown]
 # ## The code

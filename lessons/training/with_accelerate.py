@@ -247,7 +247,7 @@ STEPS = [with_accelerate, first_images, exact_metrics, trainers_and_engine]
 #   again.
 # - The batch size of the loader is that of one rank. With `split_batches=True` it is that of all.
 # - `accelerate launch --num_processes 2` starts two ranks on GPUs, as torchrun does, and needs no
-#   `accelerate config`.
+#   `accelerate config`. On a CPU it starts [one](../../notebooks/hearsay.ipynb).
 # - End with `accelerator.end_training()`: `python` [makes no group](../../notebooks/hearsay.ipynb).
 
 # %% [markdown]

@@ -3,14 +3,11 @@
 import re
 
 import pytest
-import torch
-import torch.distributed as dist
 from lesson_source import Source
 from planted import beside
 from processes import finished
 from repository import ROOT
 
-from collectives import launch
 from collectives.backends import availability
 from collectives.course import files
 from collectives.course.runner import run_and_print
@@ -43,21 +40,6 @@ def test_the_verdict_quotes_what_the_run_prints(name):
             assert quoted in " ".join(lines)
         else:
             assert {rows[rank]} if rank else set(rows.values()) == {quoted}
-
-
-def scatter_while_rank_3_waits_for_rank_1(rank, world_size, device):
-    x, done = torch.zeros(1), torch.zeros(1)
-    if rank == 3:
-        dist.recv(done, src=1)
-    dist.scatter(x, list(torch.arange(4.0).split(1)) if rank == 0 else None, src=0)
-    if rank == 1:
-        dist.send(done, dst=3)
-    return x.item()
-
-
-def test_scatter_is_no_barrier_either():
-    results = launch(scatter_while_rank_3_waits_for_rank_1, 4, backend="gloo")
-    assert results == [0.0, 1.0, 2.0, 3.0]
 
 
 @every_step

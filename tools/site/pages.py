@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 GROUPS = {
     "Look up": (
         *("glossary", "messages", "mistakes", "algorithms", "clusters", "machines"),
-        *("card", "pytorch-docs", "which-nccl"),
+        *("card", "statements", "pytorch-docs", "which-nccl"),
     ),
     "Use": (
         "lessons",
