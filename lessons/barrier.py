@@ -26,6 +26,17 @@ import torch.distributed as dist
 # %% [markdown]
 # ## The call
 #
+# ```python
+# dist.barrier(group=None, async_op=False, device_ids=None, timeout=None)
+# ```
+#
+# | argument | meaning |
+# |---|---|
+# | `group` | the ranks that wait for each other; None is all of them |
+# | `async_op` | True: return a [`Work`](../docs/glossary.md#work) at once |
+# | `device_ids` | on NCCL, a list with the GPU of this rank |
+# | `timeout` | how long to wait, in place of the group's limit; since torch 2.12 |
+#
 # `barrier` takes no tensor and returns nothing, so only the time shows its effect. Here
 # [rank](../docs/glossary.md#rank) r works r tenths of a second before it calls `barrier`. Each rank
 # reads the clock, which is the same on the whole machine, before and after the call: who had called

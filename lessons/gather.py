@@ -21,6 +21,19 @@ import torch.distributed as dist
 # %% [markdown]
 # ## The call
 #
+# ```python
+# dist.gather(tensor, gather_list=None, dst=None, group=None, async_op=False, group_dst=None)
+# ```
+#
+# | argument | meaning |
+# |---|---|
+# | `tensor` | what this rank contributes; it stays as it is |
+# | `gather_list` | on the root, one tensor for each rank, to be filled; elsewhere None |
+# | `dst` | the root: its rank in the whole job; 0 unless you name one |
+# | `group` | the ranks that take part; None is all of them |
+# | `async_op` | True: return a [`Work`](../docs/glossary.md#work) at once |
+# | `group_dst` | the root's rank in the group, in place of `dst` |
+#
 # `dst` names the root. Only the root passes a list of n tensors, one for each rank and its own
 # among them, and the call fills them. Every other rank passes `None`, because it receives nothing.
 

@@ -20,6 +20,19 @@ import torch.distributed as dist
 # %% [markdown]
 # ## The call
 #
+# ```python
+# dist.isend(tensor, dst=None, group=None, tag=0, group_dst=None)
+# dist.irecv(tensor, src=None, group=None, tag=0, group_src=None)
+# ```
+#
+# | argument | meaning |
+# |---|---|
+# | `tensor` | what is sent, or what is filled |
+# | `dst`, `src` | the other rank, in the whole job; `irecv` without `src`: any rank |
+# | `group` | one that both ranks are in; None is all ranks |
+# | `tag` | a number on the message: a receive on gloo takes only its own |
+# | `group_dst`, `group_src` | the other rank in the group, in place of `dst` or `src` |
+#
 # Start the receives first, keep every `Work`, and call `wait()` on each, because a message is
 # complete only when its `wait()` has returned. Until then, leave the tensors alone. (On NCCL, start
 # all of them [in one batch](#A-ring).) Here every [rank](../docs/glossary.md#rank) sends to the

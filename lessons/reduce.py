@@ -21,6 +21,19 @@ import torch.distributed as dist
 # %% [markdown]
 # ## The call
 #
+# ```python
+# dist.reduce(tensor, dst=None, op=SUM, group=None, async_op=False, group_dst=None)
+# ```
+#
+# | argument | meaning |
+# |---|---|
+# | `tensor` | what this rank contributes; afterwards, on the root, the result |
+# | `dst` | the root: its rank in the whole job |
+# | `op` | the reduction: SUM, AVG, MIN, MAX, PRODUCT |
+# | `group` | the ranks that take part; None is all of them |
+# | `async_op` | True: return a [`Work`](../docs/glossary.md#work) at once |
+# | `group_dst` | the root's rank in the group, in place of `dst` |
+#
 # `dst` names the root, and `op` is the [reduction](../docs/glossary.md#reduction), as in
 # [all_reduce](../notebooks/all_reduce.ipynb). On the root, `x` is first the input and then the
 # output.

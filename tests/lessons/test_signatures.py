@@ -1,19 +1,27 @@
-"""Each of the first lessons on calls shows the signature of its call as torch has it, and explains each argument."""
+"""Each lesson on a call shows its signature as this torch has it, and explains each argument."""
 
 import ast
 import inspect
 import re
 
 import pytest
+import torch
 import torch.distributed as dist
-from lesson_source import FIRST_CALLS, Source
+from lesson_source import Source
 
-BLOCK = re.compile(r"^```python\n((?:dist\.\w+\(.*=.*\)\n)+)```\n\n((?:\|.*\n?)+)", re.MULTILINE)
+from collectives.backends import claims
+from collectives.course import chapters
+
+# weight_update teaches no call of its own.
+LESSONS = [name for name in chapters.read()["calls"].names if name != "weight_update"]
+CALLS = "all_reduce broadcast all_gather reduce_scatter reduce gather scatter all_to_all barrier new_group"
+CALLS = {*CALLS.split(), "send", "recv", "isend", "irecv"}
+BLOCK = re.compile(r"^```python\n((?:dist\.[^`]*?\)\n)+)```\n\n((?:\|.*\n?)+)", re.MULTILINE)
 SHOWN = [
     (name, line, table)
-    for name in FIRST_CALLS
+    for name in LESSONS
     for block, table in BLOCK.findall(Source(name).prose)
-    for line in block.splitlines()
+    for line in re.split(r"\n(?=dist)", block.strip())
 ]
 
 
@@ -29,6 +37,12 @@ def of_torch(call: str) -> list[tuple[str, str]]:
     ]
 
 
+def newer(table: str, torch_version: str) -> set[str]:
+    """The arguments that a table dates after this torch."""
+    dated = re.findall(r"^\| `(\w+)` \|.*since torch ([\d.]+) \|$", table, re.MULTILINE)
+    return {name for name, since in dated if claims.holds(f"<{since}", torch_version)}
+
+
 def as_shown(line: str) -> list[tuple[str, str]]:
     call = ast.parse(line).body[0].value
     names = [(argument.id, "") for argument in call.args]
@@ -40,10 +54,17 @@ def as_shown(line: str) -> list[tuple[str, str]]:
 )
 def test_a_signature_is_that_of_torch_and_each_argument_is_explained(name, line, table):
     call = re.match(r"dist\.(\w+)", line)[1]
-    assert as_shown(line) == of_torch(call)
+    later = newer(table, torch.__version__)
+    assert [one for one in as_shown(line) if one[0] not in later] == of_torch(call)
     explained = re.findall(r"`(\w+)`", " ".join(row.split("|")[1] for row in table.splitlines()))
-    assert {argument for argument, _ in of_torch(call)} <= {*explained}
+    assert {argument for argument, _ in as_shown(line)} <= {*explained}
 
 
-def test_every_lesson_on_a_call_of_the_route_shows_one():
-    assert {name for name, _, _ in SHOWN} == {*FIRST_CALLS}
+def test_an_argument_is_left_out_where_torch_is_older():
+    (table,) = [table for name, _, table in SHOWN if name == "barrier"]
+    assert [newer(table, version) for version in ("2.11.0", "2.12.0")] == [{"timeout"}, set()]
+
+
+def test_every_lesson_on_a_call_shows_its_signature():
+    assert {name for name, _, _ in SHOWN} == {*LESSONS}
+    assert {re.match(r"dist\.(\w+)", line)[1] for _, line, _ in SHOWN} == CALLS
