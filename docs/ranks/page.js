@@ -93,10 +93,7 @@ function say(texts, kind = "") {
 function options(hole) {
   $(hole).replaceChildren(...CHOICES[hole]().map(value => {
     const name = {splits: TEXT.splitNames[value], length: number(value)}[hole] || value;
-    const is = hole === "call" || recorded({...state, root: hole === "n" ? 0 : state.root, [hole]: value});
-    const option = new Option(is ? name : fill(TEXT.notRecorded, {value: name}), value, false, value === state[hole]);
-    option.className = is ? "" : "grey";
-    return option;
+    return new Option(name, value, false, value === state[hole]);
   }));
 }
 
@@ -130,9 +127,7 @@ function showBreaking() {
   $("bad").replaceChildren(...changes().map(bad => {
     const [what, value] = bad.split("/"), text = TEXT.broken[what === "root" && state.call === "send" ? "from" : what];
     const name = fill(what === "length" && hasPieces() ? TEXT.broken.lengthOfPiece : text, {value: what === "length" ? number(Number(value)) : value});
-    const option = new Option(broken(bad) ? name : fill(TEXT.notRecorded, {value: name}), bad, false, bad === state.bad);
-    option.className = broken(bad) ? "" : "grey";
-    return option;
+    return new Option(name, bad, false, bad === state.bad);
   }));
 }
 
@@ -145,7 +140,7 @@ function drawEnd(box, end, text) {
 
 // A broken run: every rank ended with numbers, an error, its process, or not at all.
 function showBroken(found) {
-  const right = recorded();
+  const right = outcome();
   $("task").textContent = fill(TEXT.task.broken, {torch: RANKS.torch});
   drawHeld($("before"), found.ranks.map(one => one.before), rank => 1 << rank, TEXT.nonePassed);
   drawHeld($("after"), found.ranks.map(one => "after" in one ? one.after : []), (rank, place) => flat(found.ranks[rank].from)[place], TEXT.none);
@@ -168,26 +163,18 @@ function showBroken(found) {
 }
 
 function showHeld() {
-  const held = state.mode === "break" ? broken(state.bad) : recorded(), guesses = state.mode === "predict" && held && !held.error;
+  const held = state.mode === "break" ? broken(state.bad) : outcome(), guesses = state.mode === "predict" && !held.error;
   judged = false; pick(null);
   say([]);
   document.body.classList.toggle("predicting", Boolean(guesses));
-  document.querySelector("main").hidden = !held;
   $("hint").hidden = !guesses;
   $("hint").open = false;
   $("hint-name").textContent = fill(TEXT.hint, {call: state.call});
   $("hint-text").textContent = TEXT.about_call[state.call];
-  $("legend").textContent = held ? TEXT.legend : "";
-  $("task").className = held ? "" : "grey";
-  if (!held) {
-    $("task").textContent = TEXT.task.grey + " "; element("code", $("task"), {textContent: command()});
-    const here = state.mode === "break" ? BREAKABLE : {n: 4, length: 4, op: "SUM", root: 0};
-    element("button", $("task"), {textContent: TEXT.recordedCase}).addEventListener("click", () => go(here));
-    return;
-  }
+  $("legend").textContent = TEXT.legend;
   if (state.mode === "break") { showBroken(held); return; }
   const adding = has("op") ? TEXT.task.adding[state.op] : "";
-  $("task").textContent = guesses ? fill(TEXT.task.predict, {op: adding, together: state.length > 1 ? TEXT.task.together : ""}) : `${TEXT.about_call[state.call]} ${fill(TEXT.task.look, {torch: RANKS.torch})}`;
+  $("task").textContent = guesses ? fill(TEXT.task.predict, {op: adding, together: state.length > 1 ? TEXT.task.together : ""}) : `${TEXT.about_call[state.call]} ${fill(isRecorded() ? TEXT.task.look : TEXT.task.computed, {torch: RANKS.torch})}`;
   const most = Math.max(...[...held.before, ...held.after || []].map(one => flat(one).length));
   document.querySelector("main").classList.toggle("wide", state.n > 4 && most > 8);
   drawHeld($("before"), held.before, rank => 1 << rank, TEXT.nonePassed);
@@ -225,7 +212,7 @@ function endOf(one) {
 
 // The same for screen readers: a row for each rank.
 function showTable() {
-  const found = state.mode === "break" && broken(state.bad), held = found ? {before: found.ranks.map(one => one.before), after: found.ranks.map(endOf)} : recorded();
+  const found = state.mode === "break" && broken(state.bad), held = found ? {before: found.ranks.map(one => one.before), after: found.ranks.map(endOf)} : outcome();
   const table = $("table"), text = one => one === null ? TEXT.none : (pieces(one) || []).map(piece => piece.join(", ")).join("; ");
   table.replaceChildren();
   table.hidden = !held || state.mode === "break" && !found || state.mode === "predict" || Boolean(held.error);
@@ -252,7 +239,7 @@ const isAllToAll = () => state.call.startsWith("all_to_all");
 
 // The lengths of the pieces in a rank's memory.
 function cuts(rank, size) {
-  const held = recorded();
+  const held = outcome();
   return isAllToAll()
     ? [...held.before[rank], ...pieces(held.after[rank])].map(piece => piece.length)
     : Array(size / state.length).fill(state.length);

@@ -1,5 +1,5 @@
 "use strict";
-// Predict: numbers are dragged or typed into the cells, and judged against the recorded ones.
+// Predict: numbers are dragged or typed into the cells, and judged against those of the call.
 const cells = () => [...$("after").querySelectorAll("input")];
 let judged = false, picked = null;
 
@@ -35,7 +35,7 @@ function mistake(rank, place, answer, held) {
   const own = flat(held.after[rank])[place], before = flat(held.before[rank])[place];
   if (isUndefined(rank)) return answer === null ? null : "undefined";
   if (answer === null) return "empty";
-  if (answer === own) return null;
+  if (answer === Number(own)) return null;  // a BigInt, if it is large
   if (answer === before) return "kept";
   if (flat(held.after[rank]).includes(answer)) return "place";
   const everywhere = held.after.flatMap((one, peer) => isUndefined(peer) ? [] : flat(one));
@@ -49,7 +49,7 @@ function isPart(answer, own, held) {
 }
 
 function judge() {
-  const held = recorded(), kinds = new Map();
+  const held = outcome(), kinds = new Map();
   let right = 0;
   judged = true;
   for (const input of cells()) {
@@ -96,7 +96,7 @@ function showScore() {
 }
 
 function showActions() {
-  const on = state.mode === "predict" && recorded() && !recorded().error;
+  const on = state.mode === "predict" && outcome() && !outcome().error;
   $("actions").hidden = !on;
   $("judge").textContent = judged ? TEXT.again : TEXT.judge;
   $("clear").hidden = judged;

@@ -1,13 +1,13 @@
 "use strict";
-// Where the reader is, and the program of it. Nothing here computes what a rank holds.
+// Where the reader is, and the program of it.
 const $ = id => document.getElementById(id);
 const state = {call: "all_reduce", op: "SUM", root: 0, n: 4, length: 1, splits: "even", mode: "look", way: "ring", at: 0, rank: 2, bad: "missing"};
 
-// What can be chosen. What was not recorded is offered all the same, in grey.
+// What can be chosen. What was not recorded is computed.
 const range = (first, last) => Array.from({length: last - first + 1}, (_, i) => first + i);
 const CHOICES = {
   call: () => Object.keys(RANKS.calls),
-  op: () => RANKS.ops,
+  op: () => [...RANKS.ops, "BAND", "BOR", "BXOR"],
   root: () => range(0, state.n - 1),
   n: () => range(2, 8),
   length: () => range(1, 5),
@@ -17,14 +17,15 @@ const has = hole => !["op", "root", "splits"].includes(hole) || RANKS.calls[stat
 
 // The name of a state in the data: see State in tools/ranks_program.py.
 const keyOf = one => [one.call, one.n, one.length, ...["op", "root", "splits"].map(hole => RANKS.calls[one.call].holes.includes(hole) ? one[hole] : "")].join("/");
-const recorded = (one = state) => RANKS.states[keyOf(one)];
+const isRecorded = () => keyOf(state) in RANKS.states;
+const outcome = () => RANKS.states[keyOf(state)] || computed(state);
 const waysHere = () => RANKS.ways[keyOf(state)] || {};
 
-// What one rank may do otherwise than the others, as in "op/MAX": see Change in tools/ranks_program.py.
+// What one rank may do otherwise than the others, as in "op/MAX": see Change in tools/ranks_program.py. All of it is recorded.
 function changes() {
   const found = ["missing"], others = hole => CHOICES[hole]().filter(value => value !== state[hole]);
   for (const hole of ["length", "op", "root"]) if (has(hole)) found.push(...others(hole).map(value => `${hole}/${value}`));
-  return found;
+  return found.filter(broken);
 }
 const brokenKey = (bad = state.bad) => `${keyOf(state)} ${state.rank}/${bad}${bad.includes("/") ? "" : "/"}`;
 const broken = bad => BROKEN.broken[brokenKey(bad)];
@@ -42,7 +43,8 @@ function choose(wishes) {
   if (["predict", "look", "break"].includes(wishes.mode)) state.mode = wishes.mode;
   state.rank = Math.max(0, Math.min(Math.trunc(Number(wishes.rank ?? state.rank)) || 0, state.n - 1));
   if ("bad" in wishes) state.bad = wishes.bad;
-  if (!changes().includes(state.bad)) state.bad = changes().find(bad => broken(bad)) || "missing";
+  if (!changes().includes(state.bad)) state.bad = changes()[0] || "missing";
+  if (state.mode === "break" && !changes().length) state.mode = "look";  // nothing is broken in a world of this shape
   const ways = waysHere(), names = Object.keys(ways);
   if ("way" in wishes) state.way = wishes.way;
   if (!names.includes(state.way)) state.way = names[0] || "";

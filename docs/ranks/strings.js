@@ -2,7 +2,7 @@
 // Every text of the page. {name} is filled in.
 const TEXT = {
   title: "What does every rank hold?",
-  about: "Choose a call, and say what every rank holds after it. The numbers before and after it were recorded in real runs on gloo, on the CPU. A colour is the rank that a number came from.",
+  about: "Choose a call, and say what every rank holds after it. The numbers were recorded in real runs on gloo, on the CPU, or computed from what the call promises, which the page says then. A colour is the rank that a number came from.",
   asked: "The call",
   call: "call",
   badRank: "the rank that does otherwise",
@@ -19,7 +19,6 @@ const TEXT = {
     popular: "most of it to rank 0",
     neighbour: "only to the next rank",
   },
-  notRecorded: "{value} (not recorded)",
   predict: "Predict",
   look: "Look",
   break: "Break it",
@@ -39,9 +38,9 @@ const TEXT = {
     predict: "What does every rank hold afterwards? Drag numbers from the left into the cells on the right, or click a number and then a cell, or type. {together} {op} Leave a cell empty where the call promises nothing.",
     together: "The numbers of a piece move together.",
     adding: {SUM: "A cell adds up what you drag into it.", PRODUCT: "A cell multiplies what you drag into it."},
+    computed: "Nobody has recorded this case. What you see is computed from what the call promises; save the program below, and your machine shows the same.",
     look: "This is what the ranks held, recorded with torch {torch} on gloo.",
     broken: "This is what one run on gloo did, recorded with torch {torch}. A rank that loses another one may end otherwise in your run.",
-    grey: "Nobody has recorded this case for this page, but your machine can run it. Save the program below as try_it.py, and start it:",
   },
   about_call: {
     all_reduce: "all_reduce: every rank gives a tensor, and every rank gets the reduction of all of them, in the same tensor.",
@@ -73,7 +72,6 @@ const TEXT = {
   silent: "Every rank returned, and none was told of anything. Yet {count} numbers differ from those of the correct call (red edge).",
   harmless: "Every rank returned, and all numbers are right: this rank takes no part in the message.",
   failed: "What collectives diagnose says of this run:",
-  recordedCase: "Show a recorded case",
   legend: "A full colour is the number of one rank. Stripes are a number that was made from the numbers of these ranks. Grey is nobody's number.",
   right: {all: "All {all} cells are right.", some: "{right} of {all} cells are right."},
   wrongCell: "Rank {rank} holds {is}, and you said {said}.",

@@ -17,12 +17,13 @@ from repository import ROOT
 from collectives import launch
 from collectives.algorithms import table
 from collectives.backends import claims
+from collectives.semantics import values
 from tools import ranks_broken, ranks_page
 from tools.ranks_program import CALLS, SPLITS, Change, State, program
 from tools.ranks_steps import ways
 
 PAGE = ROOT / "docs/ranks.html"
-SCRIPTS = ("strings.js", "data.js", "broken.js", "state.js", "predict.js", "page.js")
+SCRIPTS = ("strings.js", "data.js", "broken.js", "state.js", "computed.js", "predict.js", "page.js")
 
 
 def data(name="data.js"):
@@ -222,13 +223,13 @@ seen.keys = ["ArrowRight", "ArrowRight", "ArrowLeft", "End", "Home", "c", "C", "
 seen.programs = STATES.map(([call, n, length, op, root, splits, rank, bad]) => {
   go({call, n, length, op, root, splits, rank, mode: bad ? "break" : "look", bad}); return $("text").textContent;
 });
-seen.grey = [[{call: "all_reduce", n: 5, length: 3, mode: "look"}], [{n: 8, length: 4, op: "PRODUCT", mode: "predict"}], [{...BREAKABLE, mode: "break", rank: 1, bad: "length/2"}]]
-  .map(([wishes]) => { go({call: "all_reduce", ...wishes}); return [document.querySelector("main").hidden, $("task").querySelector("code").textContent]; });
+seen.computed = [[{call: "all_reduce", n: 5, length: 3, op: "SUM", mode: "look"}], [{n: 8, length: 4, op: "PRODUCT", mode: "look"}], [{...BREAKABLE, mode: "break", rank: 1, bad: "length/2"}], [{n: 5, mode: "break"}]]
+  .map(([wishes]) => { go({call: "all_reduce", ...wishes}); return [document.querySelectorAll("#before .cell").length, $("task").textContent.includes("computed"), state.mode, state.bad]; });
 go({call: "all_reduce", n: 4, length: 4, op: "SUM", mode: "look"}); $("play").click();
 seen.plays = [$("play").textContent]; go({n: 5}); seen.plays.push($("play").textContent);
 for (const call of CHOICES.call()) {
   go({call, n: 4, length: 1, op: "SUM", root: 3, mode: "predict"});
-  inputs().forEach(one => { const rank = Number(one.dataset.rank); one.value = isUndefined(rank) ? "" : flat(recorded().after[rank])[one.dataset.place]; });
+  inputs().forEach(one => { const rank = Number(one.dataset.rank); one.value = isUndefined(rank) ? "" : flat(outcome().after[rank])[one.dataset.place]; });
   judge();
 }
 seen.all = [told(), $("score").textContent];
@@ -241,6 +242,63 @@ location.hash = "#call=all_reduce&n=4&length=4&op=SUM&mode=break&rank=2&bad=op/M
 seen.broken = [[...document.querySelectorAll("#after .cell")].map(cell => Number(cell.textContent)), told()];
 document.title = JSON.stringify(seen);
 """
+
+# What is computed where something is recorded, too; how many choices of each call have an answer; and
+# what is computed of every reduction that is offered.
+COMPUTED = """
+const seen = {wrong: [], answered: {}, reduced: {}};
+const shown = value => JSON.stringify(value, (_, one) => typeof one === "bigint" ? String(one) : one);
+for (const [key, one] of Object.entries(RANKS.states)) {
+  const [call, n, length, op, root, splits] = key.split("/");
+  const mine = computed({call, n: Number(n), length: Number(length), op, root: Number(root), splits});
+  if (call === "reduce" && !one.error)  // what the others hold then is left to the backend
+    for (const what of ["after", "from"]) one[what] = one[what].map((held, rank) => rank === Number(root) ? held : null);
+  if (["before", "after", "from", "error"].some(what => shown(one[what]) !== shown(mine[what]))) seen.wrong.push(key);
+}
+for (const call of CHOICES.call()) for (const n of CHOICES.n()) {
+  Object.assign(state, {call, n});
+  const of = hole => has(hole) ? CHOICES[hole]() : [state[hole]];
+  for (const length of CHOICES.length()) for (const op of of("op")) for (const root of of("root")) for (const splits of of("splits")) {
+    Object.assign(state, {length, op, root, splits});
+    const held = outcome();
+    if (!held.error && held.after.length !== n) continue;
+    seen.answered[call] = (seen.answered[call] || 0) + 1;
+    if (has("op") && root === 0 && !held.error) seen.reduced[keyOf(state)] = shown([held.before, computed(state).after]);
+  }
+}
+document.title = JSON.stringify(seen);
+"""
+
+
+@needs_browser
+def test_every_choice_is_answered_as_recorded_or_by_the_closed_form(tmp_path):
+    seen = title(shown(PAGE, tmp_path, "", COMPUTED))
+    assert seen["wrong"] == []
+    pairs = sum(range(2, 9)) * 5  # of a number of ranks and a root, by the lengths
+    by_length = 7 * 5
+    assert seen["answered"] == {
+        "all_reduce": by_length * 8,
+        "broadcast": pairs,
+        "reduce": pairs * 8,
+        "gather": pairs,
+        "all_gather": by_length,
+        "all_gather_single": by_length,
+        "scatter": pairs,
+        "reduce_scatter": by_length * 8,
+        "reduce_scatter_single": by_length * 8,
+        "all_to_all": by_length,
+        "all_to_all_single": by_length * 4,
+        "send": pairs,
+    }
+    for key, text in seen["reduced"].items():
+        state, (before, after) = State(*key.split("/")), json.loads(text)
+        whole = values.reduce(state.op, [torch.tensor(ranks_page.flat(one)) for one in before])
+        for rank, held in enumerate(after):
+            first = rank * int(state.length) if "scatter" in state.call else 0
+            if held is not None:
+                expected = whole[first : first + int(state.length)]
+                assert [int(one) for one in held] == expected.tolist(), key
+
 
 PROGRAMS = [
     *((state, None) for state in SAMPLE),
@@ -282,11 +340,11 @@ def test_one_predicts_breaks_and_moves_by_keys_and_addresses(tmp_path):
     assert "mode=predict" in predict
     assert "mode=look" in back
     assert seen["programs"] == [program(*one) for one in PROGRAMS]
-    torchrun = "torchrun --nproc-per-node"
-    assert seen["grey"] == [
-        [True, f"{torchrun} 5 try_it.py"],
-        [True, f"{torchrun} 8 try_it.py"],
-        [True, f"collectives diagnose -- {torchrun} 4 try_it.py"],
+    assert seen["computed"] == [
+        [15, True, "look", "missing"],
+        [32, True, "look", "missing"],
+        [16, False, "break", "missing"],
+        [20, True, "look", "missing"],
     ]
     assert seen["plays"] == ["Pause", "Play"]
     text, score = seen["all"]
@@ -315,7 +373,7 @@ for (const key of Object.keys(BROKEN.broken)) {
   const [, call, rank, bad] = /^(\\w+).* (\\d)\\/(.*?)\\/?$/.exec(key);
   if (rank !== "1") continue;
   look({...BREAKABLE, call, rank, bad, mode: "break"});
-  if (document.querySelector("main").hidden) wide.push("not shown: " + key);
+  if (state.mode !== "break" || state.bad !== bad) wide.push("not shown: " + key);
 }
 document.title = JSON.stringify(wide);
 """

@@ -162,9 +162,8 @@ def translate_summaries(app, doctree, page: str) -> None:
 
 def describe(app, doctree) -> None:
     """Every page is described by its first paragraph: for search engines and for our own search."""
-    metadata = app.env.metadata[app.env.docname]
     if first := next(doctree.findall(nodes.paragraph), None):
-        metadata["description"] = shortened(first.astext())
+        app.env.metadata[app.env.docname]["description"] = shortened(first.astext())
 
 
 def shortened(text: str, most: int = 200) -> str:

@@ -73,8 +73,8 @@ def _page(exercise: Exercise) -> str:
     return "\n\n".join(
         [
             f"# {title}",
-            f"{_stars(exercise)} An exercise after the lesson {lesson}.",
             text,
+            f"{_stars(exercise)} An exercise after the lesson {lesson}.",
             _code(program),
             "## Try it",
             START.format(name=exercise.name, function=exercise.function),

@@ -3,6 +3,7 @@
 Sphinx reads it. A page that did not change keeps its time, so that only what changed is built anew.
 """
 
+import ast
 import json
 import re
 import shutil
@@ -151,7 +152,9 @@ class Source:
         for path in paths:
             self.copy(f"examples/{path.name}")
             program = path.read_text(encoding="utf-8").strip()
-            text = f"# {path.name}\n\n[Download]({path.name}) it.\n\n```python\n{program}\n```\n"
+            about = (ast.get_docstring(ast.parse(program)) or "").partition("\n\n")[0]
+            link = f"[Download]({path.name}) it."
+            text = f"# {path.name}\n\n{about}\n\n{link}\n\n```python\n{program}\n```\n"
             self.put(f"examples/{path.stem}.md", text)
         tree = _tree([f"/examples/{path.stem}" for path in paths])
         self.put("examples/index.md", f"# Examples\n\nPrograms to start from.\n\n{tree}")
@@ -165,6 +168,7 @@ class Source:
             text = path.read_text(encoding="utf-8")
             text = text.replace("../lessons/{}.py", "../notebooks/{}.html")
             title = unescape(re.findall("<title>(.*?)</title>", text)[0])
+            about = unescape(re.findall('<meta name="description" content="(.*?)"', text)[0])
             self._write(
                 self.files / "play" / path.name, text.replace("</body>", f"{inside}</body>")
             )
@@ -174,7 +178,9 @@ class Source:
                     f"play/{beside.relative_to(ROOT / 'docs').as_posix()}",
                 )
             page = frame.replace("{title}", title).replace("{label}", escape(title))
+            page = page.replace("{about}", about)
             self.put(f"docs/{path.stem}.md", page.replace("{file}", path.name))
+        self.copy("docs/calls.svg", "play/calls.svg")  # seen where scripts do not run
         tree = _tree([f"/docs/{path.stem}" for path in pages])
         self.put("groups/play.md", f"# Play\n\n{WHAT_FOR['Play']}\n\n{tree}")
 
