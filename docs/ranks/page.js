@@ -176,7 +176,7 @@ function showHeld() {
   const adding = has("op") ? TEXT.task.adding[state.op] : "";
   $("task").textContent = guesses ? fill(TEXT.task.predict, {op: adding, together: state.length > 1 ? TEXT.task.together : ""}) : `${TEXT.about_call[state.call]} ${fill(isRecorded() ? TEXT.task.look : TEXT.task.computed, {torch: RANKS.torch})}`;
   const most = Math.max(...[...held.before, ...held.after || []].map(one => flat(one).length));
-  document.querySelector("main").classList.toggle("wide", state.n > 4 && most > 8);
+  document.querySelector(".panels").classList.toggle("wide", state.n > 4 && most > 8);
   drawHeld($("before"), held.before, rank => 1 << rank, TEXT.nonePassed);
   if (held.error) {
     drawHeld($("after"), held.before.map(() => []), () => 0, "");

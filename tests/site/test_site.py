@@ -105,6 +105,61 @@ def test_a_page_fits_and_everything_on_it_has_a_name(page, name):
     assert page.locator("h1").count() == 1
 
 
+# One page of each kind, and the rules of axe that it breaks: Sphinx sets the parts of a signature as
+# a list of definitions that holds more than terms and definitions.
+KINDS = {
+    "index": [],
+    "notebooks/all_reduce": [],
+    "notebooks/mistakes/order": [],
+    "docs/contents": [],
+    "docs/backends": [],
+    "docs/card": [],
+    "docs/api": ["definition-list"],
+    "docs/ranks": [],
+    "play/ranks": [],
+    "play/steps": [],
+    "chapters/training": [],
+    "exercises/calls/weighted_mean": [],
+    "groups/use": [],
+    "search": [],
+    "zh/notebooks/start": [],
+}
+
+
+@needs_browser
+@pytest.mark.slow
+def test_axe_finds_nothing_on_any_kind_of_page_by_day_and_by_night(page):
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = {}
+    for name in KINDS:
+        open_page(page, name)
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            broken = Axe().run(page).response["violations"]
+            found[name] = sorted({*found.get(name, ()), *(rule["id"] for rule in broken)})
+    assert found == KINDS
+
+
+@needs_browser
+@pytest.mark.slow
+def test_the_card_is_one_sheet(page):
+    open_page(page, "docs/card")
+    sheet = page.pdf(prefer_css_page_size=True)
+    assert len(re.findall(rb"/Type\s*/Page[^s]", sheet)) == 1
+
+
+@needs_browser
+def test_a_long_table_is_searched_on_its_page(page):
+    open_page(page, "docs/backends")
+    field = page.get_by_placeholder("Only rows with ...").first
+    rows = page.locator(".find-row + * tbody tr:visible").first
+    rows.wait_for()
+    before = page.locator("table tbody tr:visible").count()
+    field.fill("all_to_all_single")
+    assert 0 < page.locator("table tbody tr:visible").count() < before - 20
+
+
 @needs_browser
 @pytest.mark.slow
 def test_every_page_fits_a_desk_and_a_phone(page):

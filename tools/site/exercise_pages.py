@@ -47,6 +47,16 @@ def by_lesson() -> str:
     return "\n\n".join(parts)
 
 
+def by_chapter() -> dict[str, list[str]]:
+    """The pages of each chapter, with their stars, for the list beside a page."""
+    found: dict[str, list[str]] = {}
+    for exercise in registry.read().values():
+        chapter = exercise.chapter.replace("_", " ").capitalize()
+        entry = f"{_title(exercise)} {_stars(exercise)} </{path_of(exercise)}>"
+        found.setdefault(chapter, []).append(entry)
+    return found
+
+
 def _task(exercise: Exercise) -> tuple[str, str, str]:
     """Title, text and program of task.py."""
     source = (exercise.folder / "task.py").read_text(encoding="utf-8")

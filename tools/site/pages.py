@@ -136,15 +136,17 @@ class Source:
             self.put(f"chapters/{chapter.name}.md", f"{about}\n{table(heads, rows)}\n\n{lessons}")
 
     def _exercises(self) -> None:
-        paths = []
         for path, text in exercise_pages.pages():
             self.put(f"{path}.md", text)
-            paths.append(f"/{path}")
         about = (HERE / "exercises_front.md").read_text(encoding="utf-8")
         commands = (ROOT / "exercises/README.md").read_text(encoding="utf-8")
         commands = commands.replace("# Exercises", "## The commands", 1)
-        tree = _tree([*paths, "/docs/exercises"], hidden=True)
-        parts = [about, exercise_pages.by_lesson(), commands, tree]
+        trees = [
+            _tree(entries, hidden=True, caption=chapter)
+            for chapter, entries in exercise_pages.by_chapter().items()
+        ]
+        tree = _tree(["/docs/exercises"], hidden=True, caption="About")
+        parts = [about, exercise_pages.by_lesson(), commands, *trees, tree]
         self.put("exercises/index.md", "\n\n".join(parts))
 
     def _examples(self) -> None:
@@ -274,6 +276,8 @@ def _file(name: str) -> str:
     return name.lower().replace(" ", "-")
 
 
-def _tree(pages: Iterable[str], hidden: bool = False) -> str:
-    lines = ["```{toctree}", ":maxdepth: 1", *([":hidden:"] if hidden else []), "", *pages, "```"]
+def _tree(pages: Iterable[str], hidden: bool = False, caption: str = "") -> str:
+    options = [":maxdepth: 1", *([":hidden:"] if hidden else [])]
+    options += [f":caption: {caption}"] if caption else []
+    lines = ["```{toctree}", *options, "", *pages, "```"]
     return "\n".join(lines) + "\n"

@@ -18,12 +18,24 @@ const continueReading = () => {
 
 // The page in a frame gets the end of this page's address and its colours, and says how high it is
 // and what it shows.
+// A long table shows only the rows with what its reader types.
+const findRows = table => {
+  const input = document.createElement("input"), rows = [...table.tBodies[0].rows];
+  const text = document.documentElement.lang.startsWith("zh") ? "只看含有这些字的行" : "Only rows with ...";
+  Object.assign(input, {type: "search", className: "find-row", placeholder: text, ariaLabel: text});
+  input.addEventListener("input", () => {
+    for (const row of rows) row.hidden = !row.textContent.toLowerCase().includes(input.value.toLowerCase());
+  });
+  (table.closest(".pst-scrollable-table-container") || table).before(input);
+};
+
 addEventListener("DOMContentLoaded", () => {
   // A screen reader calls the arrows in the list of pages by the page whose subpages they show.
   for (const arrow of document.querySelectorAll("nav summary:has(.toctree-toggle)"))
     arrow.ariaLabel = arrow.closest("li").querySelector("a").textContent;
 
   continueReading();
+  for (const table of document.querySelectorAll(".bd-article table")) if (table.tBodies[0]?.rows.length > 25) findRows(table);
 
   const frame = document.getElementById("in-frame");
   if (!frame) return;
