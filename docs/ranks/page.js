@@ -219,7 +219,8 @@ function showTable() {
   if (table.hidden) return;
   element("caption", table, {textContent: TEXT.table});
   const head = element("tr", element("thead", table));
-  for (const name of ["", TEXT.before, TEXT.after]) element("th", head, {textContent: name, scope: "col"});
+  element("td", head);
+  for (const name of [TEXT.before, TEXT.after]) element("th", head, {textContent: name, scope: "col"});
   const body = element("tbody", table);
   held.before.forEach((one, rank) => {
     const line = element("tr", body);
