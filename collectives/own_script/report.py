@@ -61,7 +61,7 @@ def as_json(seen: Seen, findings: dict[str, Finding], status: int) -> dict:
         "equal_weights": have_equal_weights(seen),
         "difference_from_one_rank": seen.differs,
         "not_looked_at": libraries(seen),
-        "verdict": seen.verdict.says,
+        "verdict": seen.short(seen.verdict.says),
         "status": status,
     }
 
@@ -77,7 +77,7 @@ def write(seen: Seen, findings: dict[str, Finding]) -> str:
     wrong = [name for name, finding in findings.items() if finding.state == WRONG]
     lines = []
     for name in wrong:
-        says = printable(seen.short(findings[name].says)).replace("\n", "\n  ")
+        says = printable(findings[name].says).replace("\n", "\n  ")
         lines += [f"wrong: {name}, {findings[name].at}", f"  {says}"]
         lines += [f"  write: {cures[name]['write']}"]
     for name, finding in findings.items():

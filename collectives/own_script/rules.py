@@ -43,7 +43,7 @@ def collective_on_one_rank(seen: Seen) -> Finding:
     if rank_0_validates_alone(seen).state == WRONG:
         return Finding(UNSEEN, "the ranks come no further than where one validates alone")
     guilty = [f"{call.file}:{call.line}" for call in seen.verdict.guilty if call.line]
-    return Finding(WRONG, seen.verdict.says, seen.short(guilty[0]) if guilty else "")
+    return Finding(WRONG, seen.short(seen.verdict.says), seen.short(*guilty[:1] or [""]))
 
 
 def no_set_epoch(seen: Seen) -> Finding:
