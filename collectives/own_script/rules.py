@@ -190,8 +190,11 @@ def same_dropout_everywhere(seen: Seen) -> Finding:
     if same < 2:
         return Finding(FINE)
     seeds = [note["at"] for note in seen.ranks[0].all("seed") if note["at"]]
+    at = seeds[-1] if seeds else ""
+    if at.startswith("/"):
+        return Finding(UNSEEN, f"a library, in {at}, seeds all ranks alike")
     says = f"{same} times, forward drew the same random numbers on all ranks"
-    return Finding(WRONG, says, seeds[-1] if seeds else "")
+    return Finding(WRONG, says, at)
 
 
 def padded_metric(seen: Seen) -> Finding:

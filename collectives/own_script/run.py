@@ -26,8 +26,8 @@ def _say(what: str) -> None:
 
 def check(script: list[str], n: int, timeout: float, again: list[str], hides_gpus: bool) -> Seen:
     """`script`: its file and arguments; `again`: what its start after a save gets besides."""
-    with tempfile.TemporaryDirectory(prefix="collectives-check-training-") as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory(prefix="check-training-") as name:
+        folder = Path(name).resolve()
         _say(f"{script[0]} on 1 rank ...")
         (one,), _ = _started(folder / "one", "first", script, 1, timeout, hides_gpus)
         _say(f"on {n} ranks ...")
@@ -50,7 +50,12 @@ def _started(
     for rank in range(n):
         if not (scratch := folder / f"rank-{rank}").exists():
             _copy(Path.cwd(), scratch)
-    variables = {"COLLECTIVES_CHECK_TRAINING": notes, "OMP_NUM_THREADS": 1}
+    (folder / "tmp").mkdir(exist_ok=True)
+    variables = {
+        "COLLECTIVES_CHECK_TRAINING": notes,
+        "OMP_NUM_THREADS": 1,
+        "TMPDIR": folder / "tmp",
+    }
     variables |= {"CUDA_VISIBLE_DEVICES": ""} if hides_gpus else {HAS_GPU: 1} if gpu_count() else {}
     ranks = ["--standalone", "--nproc-per-node", str(n), "--no-python"]
     # Each starts in its own folder, where Python looks for the script.

@@ -31,7 +31,9 @@ class Pass:
 
     def samples(self, which: str = "own") -> list[int]:
         """The samples by number. `own`: in the data themselves; `asked`: in a Subset of them."""
-        used = [one for one in self.batches if one["used"] or not self.backwards]
+        # A loader of a library loads a batch ahead of the one that it gives.
+        is_all = not self.backwards or self.begin["is_library"]
+        used = [one for one in self.batches if one["used"] or is_all]
         return [sample for one in used for sample in one[which]]
 
     def content(self) -> dict[int, list[int]]:

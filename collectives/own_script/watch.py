@@ -18,12 +18,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..recording.stack import caller
+from ..recording.stack import caller, is_library
 from ..semantics.on_import import OnImport
 
 AGAIN = "again"  # the folder of the notes of the second start
 HAS_GPU = "COLLECTIVES_HAS_GPU"
 STEPS = 8  # of which the weights are kept, unless they are many
+_LOADERS = "torch.utils.data.dataloader"
 _MOST_WEIGHTS = 2_000_000
 _ROWS = 64  # samples by whose content one sees whether two ranks have the same
 
@@ -49,7 +50,7 @@ def begin(notes: Path, recording) -> None:
             "torch.cuda": watch.cuda,
             "torch.nn.modules.module": watch.module,
             "torch.optim.optimizer": watch.optimizer,
-            "torch.utils.data.dataloader": watch.dataloader,
+            _LOADERS: watch.dataloader,
             "torch.nn.parallel.data_parallel": watch.data_parallel,
             "torch.nn.parallel.distributed": watch.ddp,
             "torch.multiprocessing.spawn": watch.spawn,
@@ -137,7 +138,7 @@ class RankWatch:
         def save(real, obj, f, *args, **kwargs):
             if (file := self.file_of(f)) is not None:
                 folder = os.path.realpath(os.path.dirname(file)) + os.sep
-                outside = not folder.startswith(os.path.realpath(self.root) + os.sep)
+                outside = not folder.startswith(str(self.notes.parent) + os.sep)
                 wrapped = self.has_names_in_ddp(obj)
                 self.note("save", file=file, outside=outside, wrapped=wrapped)
                 if outside:
@@ -388,7 +389,13 @@ def _sampling(loader) -> dict:
         sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
     data, is_split = _base(loader.dataset), hasattr(sampler, "num_replicas")
     length = len(loader.dataset if is_split else data) if hasattr(data, "__len__") else None
-    return {"length": length, "is_split": is_split, "shuffle": getattr(sampler, "shuffle", None)}
+    file = getattr(sys.modules.get(type(loader).__module__), "__file__", None)
+    return {
+        "length": length,
+        "is_split": is_split,
+        "shuffle": getattr(sampler, "shuffle", None),
+        "is_library": is_library(file or "") and type(loader).__module__ != _LOADERS,
+    }
 
 
 def _rows(data, samples: list[int], every: int) -> list[tuple[int, list[int]]]:

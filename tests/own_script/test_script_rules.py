@@ -20,7 +20,13 @@ def note(kind, **fields):
 
 def one_pass(number, samples, steps=(), *, length=8, rows=(), **begin):
     """A pass with a batch for each group of samples. `steps`: with the batches before them."""
-    facts = {"is_split": True, "shuffle": False, "pending": [0], "weights": [0.0]} | begin
+    facts = {
+        "is_split": True,
+        "is_library": False,
+        "shuffle": False,
+        "pending": [0],
+        "weights": [0.0],
+    } | begin
     yield note("pass", number=number, made=LINE, length=length, **facts)
     held = facts["pending"][0]
     for at, group in enumerate(samples, 1):
@@ -158,7 +164,15 @@ def test_random_numbers_that_all_ranks_share_are_wrong_only_if_forward_draws_the
                 note("backward", state=state + 1)]  # fmt: skip
 
     begin = note(
-        "pass", number=1, made=LINE, length=8, is_split=True, shuffle=True, pending=[], weights=[]
+        "pass",
+        number=1,
+        made=LINE,
+        length=8,
+        is_split=True,
+        is_library=False,
+        shuffle=True,
+        pending=[],
+        weights=[],
     )
     same = [begin, *drawing(1), *drawing(5)]
     assert judged(same, same)["same_dropout_everywhere"].state == rules.WRONG
