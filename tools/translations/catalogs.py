@@ -38,8 +38,8 @@ FIRST = ("index", "README", "docs/contents", "notebooks/start")
 THEME = ("Collapse Sidebar", "Expand Sidebar", "Color mode")
 
 
-# A link by the title of a page, which is translated where the page has it.
-LINK = re.compile(r"\[([^\]`]+)\](\([^)]*\))((?:, \[\.py\]\([^)]*\))?)")
+# The title of a page in a list of pages: as a link, or with its stars. It is translated as a title.
+TITLE = re.compile(r"(\[)([^\]`]+)(\]\([^)]*\)(?:, \[\.py\]\([^)]*\))?)|()(.+)( ★+)")
 
 
 class Missing(NamedTuple):
@@ -82,12 +82,20 @@ def with_note(entry: Message) -> str:
     return f"{entry.string}{note}"
 
 
+def parts(message: str) -> tuple[str, str, str]:
+    """The title that stands in a message alone, and what is around it."""
+    if not (found := TITLE.fullmatch(message)):
+        return "", "", ""
+    return found[1] or "", found[2] or found[5], found[3] or found[6]
+
+
 def in_chinese(message: str, known: dict[str, Message]) -> str | None:
     """None if nobody has translated it."""
     if message in known:
         return with_note(known[message])
-    if (link := LINK.fullmatch(message)) and link[1] in known:
-        return f"[{known[link[1]].string}]{link[2]}{link[3].replace(', ', '，')}"
+    before, title, after = parts(message)
+    if title in known:
+        return f"{before}{known[title].string}{after.replace(', ', '，')}"
     return None if messages.has_language(message) else message
 
 
@@ -113,8 +121,7 @@ def update(source: Path) -> None:
     ):  # of all entries, known now: a paragraph may come to another page
         template, catalog = Catalog(fuzzy=False), read(page)
         for shown in of_page(source, page):
-            link = LINK.fullmatch(shown)
-            message = link[1] if link else shown
+            message = parts(shown)[1] or shown
             if message not in placed and (page == WORDS or messages.has_language(shown)):
                 placed.add(message)
                 template.add(message)
