@@ -25,10 +25,14 @@ def cannot_run(seen: Seen) -> str:
             return f"{note['at']} saves to {note['file']}: name a file below the current folder"
     if seen.verdict.kind is Ending.NOT_DISTRIBUTED:
         return "it calls nothing of torch.distributed: begin with init_process_group"
-    if seen.verdict.kind is Ending.SLOW and not any(note["kind"] == "step" for note in notes):
-        return "it came to no step in time: give it fewer samples, or more by --timeout"
-    is_known = seen.verdict.kind in (Ending.OK, Ending.SLOW)
-    return "" if is_known else f"it fails: {seen.short(seen.verdict.says)}"
+    if seen.verdict.kind not in (Ending.OK, Ending.SLOW):
+        return f"it fails: {seen.short(seen.verdict.says)}"
+    if any(note["kind"] == "step" for note in notes):
+        return ""
+    for note in notes:
+        if note.get("is_readers"):
+            return f"it takes no step after it has loaded {note['file']}: start it without that"
+    return "it took no step: give it fewer samples, or more time by --timeout"
 
 
 def samples(seen: Seen) -> list[dict]:

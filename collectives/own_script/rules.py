@@ -164,7 +164,7 @@ def each_decides_to_resume(seen: Seen) -> Finding:
         return Finding(UNSEEN, "nothing was saved, so it was not started again")
     if all(rank.all("save") for rank in seen.ranks):
         return Finding(UNSEEN, "every rank had saved a file of its own")
-    loads = [rank.all("load") for rank in seen.again]
+    loads = [[one for one in rank.all("load") if not one["is_readers"]] for rank in seen.again]
     if not any(loads):
         return Finding(UNSEEN, "the second start loaded nothing: does it need --again ARGS?")
     for rank, load in zip(seen.again, loads, strict=True):

@@ -149,7 +149,8 @@ class RankWatch:
 
         def load(real, f, *args, **kwargs):
             if (file := self.file_of(f)) is not None:
-                self.note("load", file=file)
+                is_readers = os.path.isabs(file) or os.path.islink(file)
+                self.note("load", file=file, is_readers=is_readers)
             return real(f, *args, **kwargs)
 
         _wrap(module, "save", save)

@@ -136,7 +136,7 @@ def test_rank_0_may_validate_alone_through_ddp_if_that_sends_nothing(judged, buf
 def test_who_resumes_must_have_been_told_between_ranks(judged, call):
     save, load, told = (
         note("save", file="a.pt", wrapped=False),
-        note("load", file="a.pt"),
+        note("load", file="a.pt", is_readers=False),
         note("result", name=call),
     )
     train = list(one_pass(1, [[0]], (1,)))

@@ -5,6 +5,7 @@ import re
 import time
 
 import pytest
+import torch
 from processes import children, finished
 from repository import ROOT
 
@@ -94,10 +95,16 @@ def test_a_link_to_a_file_of_the_reader_becomes_a_copy_before_it_is_written(tmp_
         ("print(1)", "calls nothing of torch.distributed"),
         ("import torch\ntorch.multiprocessing.spawn(print)", "starts its ranks itself"),
         ("import torch\ntorch.save({}, '/nowhere/a.pt')", "saves to /nowhere/a.pt"),
+        (
+            "import torch\ntorch.load('mine.pt')\n"
+            "torch.distributed.init_process_group('gloo')\ntorch.distributed.barrier()",
+            "takes no step after it has loaded mine.pt",
+        ),
     ],
-    ids=["no rank", "spawn", "a file elsewhere"],
+    ids=["no rank", "spawn", "a file elsewhere", "no step left"],
 )
 def test_a_script_that_cannot_run_here_is_told_why(script, why, tmp_path):
+    torch.save({}, tmp_path / "mine.pt")
     _, done = checked(tmp_path, script, "--timeout", "60")
     assert done.returncode == 3, done.stdout
     assert why in done.stdout
