@@ -61,8 +61,7 @@ def matrix(
     ] = None,
     modules: Modules = None,
 ) -> int:
-    """Measure what works: every call, dtype and reduction on every backend, each in a fresh world
-    of ranks.
+    """Measure what works: each call, dtype and reduction on each backend, in a world of its own.
 
     Under torchrun (torchrun --nproc-per-node 2 -m collectives matrix) the ranks
     stand where torchrun's processes do; rank 0 prints. Every element on every

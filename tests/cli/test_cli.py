@@ -11,7 +11,7 @@ from processes import finished, hear_signals
 from typer.testing import CliRunner
 
 from collectives.backends import machine
-from collectives.cli import app
+from collectives.cli import app, commands
 from collectives.course import chapters
 
 LESSON = """
@@ -111,6 +111,23 @@ def test_status_2_for_an_unknown_name_with_the_nearest_and_the_list(name, neares
     for chapter in chapters.read().values():
         assert chapter.name in result.stderr
         assert ", ".join(chapter.names) in result.stderr
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_the_list_is_as_wide_as_the_terminal_and_a_line_a_lesson_in_a_pipe(
+    columns, monkeypatch, capsys
+):
+    commands.list_lessons("model_parallel")
+    raw = capsys.readouterr().out
+    assert len(raw.splitlines()) == 1 + len(chapters.find("model_parallel").lessons)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    commands.list_lessons("model_parallel")
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= columns
+    assert shown.split() == raw.split()
+    starts = {len(line) - len(line.lstrip()) for line in shown.splitlines()}
+    assert len(starts) <= 3  # a chapter, a lesson, and what hangs below it
 
 
 def test_status_2_for_the_route_together_with_a_lesson():
