@@ -225,6 +225,12 @@ if __name__ == "__main__":
 #
 # </details>
 
+# %% [markdown]
+# Engines that answer with a model that is cut like this use the same two pairs for each token, in
+# the forward pass only. What this lesson does not show is their cache: the keys and values of
+# earlier tokens, which a rank keeps for its own heads, so that it needs no call for them. Nor does
+# it show ranks that read the prompt while others write the answer, and send them that cache.
+
 # %%
 STEPS = [tensor_parallel, by_dtensor]
 

@@ -250,6 +250,9 @@ STEPS = [buffers, norm_of_all_ranks, unequal_shards]
 #   that validates alone must use `model.module`, because the forward pass of DDP contains
 #   collectives ([training](../../notebooks/mistakes/training.ipynb)).
 # - The option `forward_sync_buffers=False`, formerly `broadcast_buffers`, turns the broadcast off.
+# - In [train_accelerate.py](../../examples/train_accelerate.py), the model of `--model conv` has
+#   convolutions and batch norm. On two ranks it is another one than on one rank, and that of
+#   `--model linear` is the same.
 # - Layer norm and group norm normalize each image by itself, so they have no such buffers.
 
 # %% [markdown]

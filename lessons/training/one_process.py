@@ -18,6 +18,7 @@ the gradient of a large one, and why large models need thousands of GPUs.
 
 # %%
 from collectives import Curve, check, check_training, computed, digits, note_samples, run
+import weakref
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -157,6 +158,21 @@ def in_micro_batches(model, images, labels):
     return loss
 
 
+def most_kept(backward, model, images, labels):
+    """The most bytes that autograd keeps at a time for `backward`, beside the parameters."""
+    kept, most, own = weakref.WeakSet(), [0], {one.data_ptr() for one in model.parameters()}
+
+    def pack(tensor):
+        kept.add(one := tensor.detach())  # the same memory, and it dies with the graph
+        sizes = {each.data_ptr(): each.nbytes for each in kept if each.dim() > 0}
+        most.append(sum(size for where, size in sizes.items() if where not in own))
+        return one
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda one: one):
+        backward(model, images, labels)
+    return max(most)
+
+
 def micro_batches(rank, world_size, device):
     model, passes = network(0, device), []
     model.register_forward_pre_hook(lambda model, inputs: passes.append("forward"))
@@ -168,7 +184,10 @@ def micro_batches(rank, world_size, device):
     expected, whole = train(network(0, device), batch_loss, shuffled().split(64), device)
     check_training(trained, expected, "micro-batches of 16")
     check(torch.tensor(losses.values), torch.tensor(whole.values), "losses", rtol=1e-6)
-    return {"first and last loss": str(losses)}
+    batch = [one[shuffled()[:64]] for one in digits(device)]
+    kept = [most_kept(one, network(0, device), *batch) for one in (batch_loss, in_micro_batches)]
+    check(kept, [4 * kept[1], kept[1]], "bytes that autograd keeps")
+    return {"first and last loss": str(losses), "bytes, 64 and 4 times 16": kept}
 
 
 # %%
@@ -176,6 +195,10 @@ if __name__ == "__main__":
     run(micro_batches)
 
 # %% [markdown]
+# The gradients are the same, and the memory is not: for one batch of 64 autograd keeps four times
+# the bytes that it keeps for a micro-batch of 16, because each `backward()` frees its graph before
+# the next one is built.
+#
 # Here the micro-batches run one after the other. In the next lesson, four processes compute a
 # micro-batch each, at the same time.
 #

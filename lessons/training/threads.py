@@ -249,6 +249,8 @@ STEPS = [threads, through_gpu_0, gil]
 # %% [markdown]
 # ## Read on
 #
+# - [train_dp.py](../../examples/train_dp.py) trains with `nn.DataParallel`, to the parameters of
+#   [train_ddp.py](../../examples/train_ddp.py): lay the two side by side.
 # - [Free-threaded Python](https://docs.python.org/3/howto/free-threading-python.html), which has no
 #   GIL.
 #

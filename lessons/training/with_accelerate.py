@@ -254,6 +254,8 @@ STEPS = [with_accelerate, first_images, exact_metrics, trainers_and_engine]
 # ## Read on
 #
 # [Accelerate](https://huggingface.co/docs/accelerate), its documentation: also DeepSpeed and FSDP.
+# [train_accelerate.py](../../examples/train_accelerate.py) is a whole program, which needs nothing
+# of this package: it accumulates, counts each image once, and continues from its last epoch.
 #
 # Accelerate hides the processes, and `nn.DataParallel` starts none. Next lesson:
 # [threads](../../notebooks/training/threads.ipynb), why PyTorch left them for processes.
