@@ -27,9 +27,8 @@ def faults(english: str, chinese: str) -> Iterator[str]:
     said, text = messages.prose(english), _flat(chinese)
     for term, words in terms()["words"].items():
         term = rf"(?<![\w-]){term}(?:s|es)?(?![\w-])"
-        if found := re.search(
-            rf"((?(?:\w+ )?['\"]?)({term})(['\"]?(?: \w+)?)", said, re.IGNORECASE
-        ):
+        around = rf"((?:\S+ )?['\"]?)({term})(['\"]?(?: \w+)?)"
+        if found := re.search(around, said, re.IGNORECASE):
             left, word, right = found.groups()
             is_quoted = (left and left + word in text) or (right and word + right in text)
             if not is_quoted and not any(one in text.lower() for one in words):
