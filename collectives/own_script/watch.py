@@ -37,7 +37,10 @@ def begin(notes: Path, recording) -> None:
         return
     if notes.name == AGAIN and os.environ.get(HAS_GPU):
         # As if each rank had a machine of its own, which counts its GPUs from 0.
-        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]
+        gpu = os.environ["LOCAL_RANK"]
+        if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
+            gpu = visible.split(",")[int(gpu)]
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
         os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"] = "0", "1"
     watch = RankWatch(notes, file)
     sys.addaudithook(watch.opened)
