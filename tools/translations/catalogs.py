@@ -28,7 +28,7 @@ CHANGED = "〔这一段的英文已经改动，译文待更新〕"
 README = ROOT / "README.zh-CN.md"
 TO_CHINESE = "[中文](README.zh-CN.md)"
 TO_ENGLISH = (
-    "[English](README.md) · 下面的链接指向英文页面，中文网站用 `make site` 生成，在 `site/zh/` 里。"
+    "[English](README.md) · 下方链接指向英文页面；中文网站可用 `make site` 生成，位于 `site/zh/`。"
 )
 
 # Of what several pages say, the first one in this order has the translation; the others follow.
