@@ -215,6 +215,21 @@ def test_exit_status_0_of_a_launcher_is_not_trusted_if_a_rank_raised(raises, sta
     assert world.states()[0].status == status
 
 
+@pytest.mark.parametrize(
+    ("file", "status"), [("/venv/site-packages/pool/worker.py", "returned"), ("train.py", "died")]
+)
+def test_a_pool_may_end_its_workers_with_any_status_and_a_program_may_not(file, status, tmp_path):
+    """As Ray does. A rank that ends in the program's own line has failed, whatever the shell says."""
+    job = Job(tmp_path)
+    writer = written(tmp_path, 0, 0, n=1, world=77)
+    writer.put(ANSWER, json.dumps({"where": [file, 7, "loop"], "count": 0}).encode())
+    job.poll()
+    (world,) = job.worlds.values()
+    world.ranks[0].gone = (2, 1)
+    job.trust_launcher()
+    assert world.states()[0].status == status
+
+
 @pytest.mark.skipif(
     not hasattr(os, "pidfd_open"),
     reason="only Linux lets one wait for the end of a process that is not one's child",

@@ -47,9 +47,15 @@ class RankProcess:
             self.gone = time.monotonic_ns(), ending[0]
 
     def trust_launcher(self) -> None:
-        """Its launcher reports success: it saw how this rank ended, or ended it itself."""
-        if self.gone is not None and self.gone[1] in (None, -signal.SIGTERM):
-            self.gone = self.gone[0], 0
+        """Its launcher reports success: it saw how this rank ended, or ended it itself.
+
+        A pool that keeps its workers ends them as it likes, Ray with status 1. Such a rank was last
+        seen in the code of the pool; one that ends the program itself, in the program.
+        """
+        if self.gone is not None:
+            file = self.facts().seen_at[0]
+            if self.gone[1] in (None, -signal.SIGTERM) or (file and stack.is_library(file)):
+                self.gone = self.gone[0], 0
 
     def read(self, place: int) -> dict:
         """What the process wrote there (see call_log): call_log.ANSWER or call_log.RAISED."""
