@@ -25,7 +25,7 @@ def planted(*names: str) -> str:
     return text
 
 
-# Those of faulty.py: as many as one script can have at once.
+# Those of faulty.py.
 AT_ONCE = (
     "no_set_epoch",
     "device_by_rank",
@@ -52,7 +52,7 @@ def page() -> str:
                 parts += [f"#### {name}", fault["shows"], f"```diff\n{_difference(name)}\n```"]
                 told = f"`collectives check-training` says: *{fault['told']}*"
                 link = f"[{fault['lesson']}](../notebooks/{fault['lesson']}.ipynb)"
-                parts.append(f"{told}. What to write: {fault['write']}. {link} proves it.")
+                parts.append(f"{told}. What to write: {fault['write']}. {link} explains it.")
     return "\n\n".join(parts)
 
 
