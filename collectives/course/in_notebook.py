@@ -58,9 +58,8 @@ def show(report: StepReport, folded: bool) -> None:
         return
     print_text(report.text, end="")
     for figure, plain in zip(drawn, words, strict=True):
-        forms = _forms(figure)
-        alt = {"alt": figure.get_label()}
-        display(forms | {"text/plain": plain}, raw=True, metadata=dict.fromkeys(forms, alt))
+        alt = {"image/png": {"alt": figure.get_label()}}  # an SVG has its own
+        display(_forms(figure) | {"text/plain": plain}, raw=True, metadata=alt)
 
 
 def _drawn(report: StepReport) -> list[Figure]:
@@ -92,7 +91,9 @@ def _forms(figure: Figure) -> dict[str, str]:
     from collectives.pictures import picture
 
     png = base64.b64encode(picture.png(figure)).decode()
-    return {"image/svg+xml": picture.svg(figure).decode(), "image/png": png}
+    # A notebook keeps each line of a text as a string of its own, so one line is smaller.
+    svg = picture.svg(figure).decode().replace("\n", " ")
+    return {"image/svg+xml": svg, "image/png": png}
 
 
 def _image(figure: Figure) -> str:

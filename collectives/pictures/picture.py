@@ -51,7 +51,7 @@ if importlib.util.find_spec("matplotlib") is None:
 # On a page, a wide picture shrinks to the page's width.
 _ATTRIBUTES = 'font-family="DejaVu Sans, Verdana, sans-serif" style="max-width:100%;height:auto"'
 
-_COLOURS = 32  # of a PNG in a notebook
+_COLOURS = 16  # of a PNG in a notebook
 
 _NO_RANK, _EDGE = "#dcdcdc", "#555555"
 _PLAIN = {"edgecolor": _EDGE, "linewidth": 0.8}

@@ -109,7 +109,7 @@ def pictures(notebook: nbformat.NotebookNode) -> Iterator[tuple[str, str]]:
         for words, picture in FOLDED_PICTURE.findall(data.get("text/html", "")):
             yield unquote(unescape(picture)), unescape(words)
         if "image/svg+xml" in data:
-            yield data["image/svg+xml"], output.metadata["image/svg+xml"]["alt"]
+            yield data["image/svg+xml"], output.metadata["image/png"]["alt"]
 
 
 def test_every_notebook_is_small_and_its_pictures_have_words_for_those_who_cannot_see_them():
