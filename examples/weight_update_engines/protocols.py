@@ -29,11 +29,6 @@ def body(request) -> dict:
     return found
 
 
-def parse(kind, text: bytes):
-    """A request from its JSON, as the server reads it: an unknown field is an error."""
-    return kind(**json.loads(text or b"{}"))
-
-
 # SGLang
 
 
@@ -269,3 +264,12 @@ SERVER_INFO, MODEL_INFO = "/server_info", "/model_info"  # SGLang: tp_size; weig
 START, RESUME = "/start_weight_update", "/resume"  # vLLM
 SHUTDOWN = "/shutdown_weight_transfer_engine"  # vLLM
 WORLD_SIZE, WEIGHT_INFO = "/get_world_size", "/weight_info"  # vLLM
+
+REQUESTS = {one.ROUTE: one for one in list(vars().values()) if hasattr(one, "ROUTE")}
+
+
+def parse(route, query, text: bytes):
+    """A request as the server reads it, or None if this route has no fields."""
+    flags = {"true": True, "false": False}
+    given = {name: flags.get(one, one) for name, one in query} | json.loads(text or b"{}")
+    return REQUESTS[route](**given) if route in REQUESTS else None

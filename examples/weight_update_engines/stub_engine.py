@@ -11,113 +11,47 @@ values. Over --protocol sglang it is 0.5.23, and over sglang-0.5.20 there are no
 
 import argparse
 import json
-import multiprocessing
 import os
 import signal
 import sys
-import tempfile
-import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from multiprocessing.connection import wait
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import protocols as p
-import stub_rank
+from stub_ranks import Engine
 from wire import buckets, size_of
 
 
-class Engine:
-    """The server's half. It asks all ranks, and the first one speaks for them."""
-
-    def __init__(self, options, plant):
-        fork = multiprocessing.get_context("fork")  # one import of torch for all ranks
-        self.tp, self.old = options.tp, options.protocol == "sglang-0.5.20"
-        self.tp_told, self.session, self.version = self.tp, False, "default"
-        self.running, self.lock, self.ranks = threading.Event(), threading.Lock(), {}
-        self.running.set()
-        self.folder = tempfile.TemporaryDirectory()
-        for number in range(self.tp):
-            here, there = fork.Pipe()
-            args = there, number, options, f"{self.folder.name}/store", plant
-            self.ranks[here] = fork.Process(target=stub_rank.serve, args=args, daemon=True)
-            self.ranks[here].start()
-            there.close()
-        plant(self)
-
-    def ask(self, name, *args):
-        with self.lock:
-            answers = {}
-            try:
-                for pipe in self.ranks:
-                    pipe.send((name, args))
-                while len(answers) < self.tp:
-                    for pipe in wait(set(self.ranks) - set(answers)):
-                        answers[pipe] = pipe.recv()
-            except (EOFError, OSError):
-                self.end("a rank has died")
-        errors, found = zip(*(answers[pipe] for pipe in self.ranks), strict=True)
-        if errors[0]:
-            raise RuntimeError(errors[0])
-        return found
-
-    def pause(self):
-        self.running.clear()
-
-    def begin(self):
-        if self.session:
-            raise RuntimeError("a weight update is open already")
-        self.session = True
-
-    def finish(self):
-        if not self.session:
-            raise RuntimeError("no weight update is open")
-        self.session = False
-
-    def end(self, why):
-        print(f"the engine ends: {why}", file=sys.stderr, flush=True)
-        for rank in self.ranks.values():
-            rank.kill()
-        self.folder.cleanup()
-        os._exit(1)
-
-
 class SGLang(Engine):
-    def answer(self, route, query, text):
+    def answer(self, route, new):
         done = p.body(p.Success(success=True, message="Success"))
         match route:
             case p.PauseGeneration.ROUTE:
-                p.parse(p.PauseGeneration, text)
                 self.pause()
                 return {"message": "Generation paused successfully.", "status": "ok"}
             case p.ContinueGeneration.ROUTE:
-                p.parse(p.ContinueGeneration, text)
                 self.running.set()
                 return {"message": "Generation continued successfully.", "status": "ok"}
             case p.FLUSH_CACHE:
                 self.ask("flush")
                 return "Cache flushed.\n"
             case p.InitWeightsUpdateGroup.ROUTE:
-                self.ask("join", *vars(p.parse(p.InitWeightsUpdateGroup, text)).values())
+                self.ask("join", *vars(new).values())
             case p.DestroyWeightsUpdateGroup.ROUTE:
-                self.ask("leave", p.parse(p.DestroyWeightsUpdateGroup, text).group_name)
+                self.ask("leave", new.group_name)
             case p.BeginWeightUpdate.ROUTE if not self.old:
-                p.parse(p.BeginWeightUpdate, text)
                 self.begin()
             case p.EndWeightUpdate.ROUTE if not self.old:
-                p.parse(p.EndWeightUpdate, text)
                 self.finish()
             case p.UpdateWeightsFromDistributed.ROUTE:
-                new = p.parse(p.UpdateWeightsFromDistributed, text)
                 one_by_one = [1] * len(new.names)
                 counts = [len(new.names)] if new.load_format == "flattened_bucket" else one_by_one
                 self.update(
                     "update", new, new.names, new.dtypes, new.shapes, counts, new.group_name
                 )
             case p.UpdateWeightsFromTensor.ROUTE:
-                new = p.parse(p.UpdateWeightsFromTensor, text)
                 self.update("update_by_handle", new, new.serialized_named_tensors)
             case p.CheckWeights.ROUTE:
-                p.parse(p.CheckWeights, text)
                 all_ranks = enumerate(self.ask("checksums"))
                 return done | {"ranks": [self.checksum(rank, sums) for rank, sums in all_ranks]}
             case p.MODEL_INFO:
@@ -125,14 +59,13 @@ class SGLang(Engine):
             case p.SERVER_INFO:
                 return {"tp_size": self.tp_told, "version": "0.5.20" if self.old else "0.5.23"}
             case p.Generate.ROUTE:
-                new = p.parse(p.Generate, text)
                 self.running.wait()
                 count = new.sampling_params["max_new_tokens"]
                 best = self.ask("answer", new.input_ids, count, new.top_logprobs_num)[0]
                 tops = [[[logprob, token, None] for logprob, token in one] for one in best]
                 return {"meta_info": {"output_top_logprobs": tops}}
             case _:
-                raise LookupError(route)
+                raise FileNotFoundError(route)
         return done
 
     def update(self, name, new, *args):
@@ -157,10 +90,10 @@ class SGLang(Engine):
 
 
 class VLLM(Engine):
-    def answer(self, route, query, text):
+    def answer(self, route, new):
         match route:
             case p.Pause.ROUTE:
-                if p.Pause(**{name: one for name, (one,) in query.items()}).clear_cache:
+                if new.clear_cache:
                     self.ask("flush")
                 self.pause()
                 return {"status": "paused"}
@@ -168,7 +101,7 @@ class VLLM(Engine):
                 self.running.set()
                 return {"status": "resumed"}
             case p.InitWeightTransferEngine.ROUTE:
-                info = p.parse(p.InitWeightTransferEngine, text).init_info
+                info = new.init_info
                 if "master_port" in info:  # else colocated
                     self.info = p.NCCLInitInfo(**info)
                     new = self.info  # subtle: a real one has no group of torch here, and no gloo
@@ -176,20 +109,21 @@ class VLLM(Engine):
                     self.ask("join", *place, self.group, "gloo")
                 return {"message": "Weight transfer initialized"}
             case p.SHUTDOWN:
+                if self.session:
+                    raise RuntimeError("Cannot release a trainer connection during an update")
                 self.ask("leave", self.group)
                 return {"message": "Weight transfer shut down"}
             case p.START:
                 self.begin()
                 return {"message": "Weight update started"}
             case p.UpdateWeights.ROUTE:
-                self.update(p.parse(p.UpdateWeights, text).update_info)
+                self.update(new.update_info)
                 return {"message": "Weights updated"}
             case p.FinishWeightUpdate.ROUTE:
                 self.finish()
-                self.version = p.parse(p.FinishWeightUpdate, text).weight_version or self.version
+                self.version = new.weight_version or self.version
                 return {"message": "Weight update finished"}
             case p.WeightChecker.ROUTE:
-                p.parse(p.WeightChecker, text)
                 ranks = enumerate(self.ask("checksums"))
                 sums = {
                     f"dp0:pp0:pcp0:tp{r}:{name}": x for r, one in ranks for name, x in one.items()
@@ -200,13 +134,12 @@ class VLLM(Engine):
             case p.WORLD_SIZE:
                 return {"world_size": self.tp_told}
             case p.Completion.ROUTE:
-                new = p.parse(p.Completion, text)
                 if not self.running.is_set():
                     raise ConnectionRefusedError("paused")
                 best = self.ask("answer", new.prompt, new.max_tokens, new.logprobs)[0]
                 tops = [{f"token_id:{token}": logprob for logprob, token in one} for one in best]
                 return {"choices": [{"index": 0, "logprobs": {"top_logprobs": tops}}]}
-        raise LookupError(route)
+        raise FileNotFoundError(route)
 
     def update(self, info):
         if not self.session:
@@ -225,13 +158,8 @@ class VLLM(Engine):
     group = property(lambda self: f"port {self.info.master_port}")
 
     def refusal(self, error):
-        code = (
-            503
-            if isinstance(error, ConnectionRefusedError)
-            else 400
-            if isinstance(error, TypeError | ValueError)
-            else 500
-        )
+        codes = {ConnectionRefusedError: 503, TypeError: 400, ValueError: 400}
+        code = codes.get(type(error), 500)
         info = p.ErrorInfo(message=str(error), type=type(error).__name__, code=code)
         return code, {"error": p.body(info)}
 
@@ -239,13 +167,12 @@ class VLLM(Engine):
 def handler(engine):
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
-            address, text = (
-                urlsplit(self.path),
-                self.rfile.read(int(self.headers.get("Content-Length", 0))),
-            )
+            address = urlsplit(self.path)
+            text = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             try:
-                status, found = 200, engine.answer(address.path, parse_qs(address.query), text)
-            except LookupError:
+                new = p.parse(address.path, parse_qsl(address.query), text)
+                status, found = 200, engine.answer(address.path, new)
+            except FileNotFoundError:
                 status, found = 404, {"detail": "Not Found"}
             except Exception as error:
                 status, found = engine.refusal(error)

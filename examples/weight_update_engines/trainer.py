@@ -122,7 +122,10 @@ class Engine:
             return None
         if answer.status != 200:
             raise Trouble(f"{route} answered {answer.status}: {found.strip()}", self)
-        return json.loads(found) if found[:1] in "[{" else found
+        found = json.loads(found) if found[:1] in ("[", "{") else found
+        if isinstance(found, dict) and found.get("success") is False:
+            raise Trouble(f"{route} answered 200, and {found}", self)
+        return found
 
     def send(self, request):
         sessions = p.BeginWeightUpdate.ROUTE, p.EndWeightUpdate.ROUTE  # not before 0.5.21
@@ -136,7 +139,11 @@ class Engine:
 
     def begin_once(self):
         if not self.is_open:
-            self.begin()
+            try:
+                self.begin()
+            except Trouble:  # perhaps a trainer that crashed has left it open
+                self.end(0)
+                self.begin()
         self.is_open = True
 
 
@@ -341,10 +348,10 @@ class Sender:
     def meet(self, engines):
         """A group of this trainer and these engines, with a store, a port and a name of its own."""
         self.tries += 1
-        sizes = [engine.size() for engine in engines]
-        for number, engine in enumerate(engines):
-            engine.tp, engine.offset = sizes[number], 1 + sum(sizes[:number])
-        world_size = 1 + sum(sizes)
+        world_size = 1
+        for engine in engines:
+            engine.offset = world_size  # behind the trainer and the engines before it
+            world_size += engine.tp
         # subtle: not rendezvous("tcp://..."), which starts no store under torchrun
         listener = socket.create_server((self.options.host, 0))
         place = *listener.getsockname()[:2], world_size
@@ -406,12 +413,15 @@ class Sender:
                 dist.destroy_process_group(group)
             asked += [Asked(engine.destroy, name) for engine in engines if engine.alive]
         self.groups = []
-        return asked
+        for one in asked:  # vLLM ends the group of that moment, so the next one must wait
+            one.join(self.options.limit)
 
     # An update
 
     def update(self, version, weights):
         self.began = time.monotonic()
+        for engine, size in self.each("size").items():
+            engine.tp = size
         before = self.each("checksums")
         self.each("pause")
         probes = {engine: Asked(engine.ask, FRESH) for engine in self.engines}
@@ -576,15 +586,15 @@ def main(options):
     model = Network(options.width).to("cuda" if options.backend == "nccl" else "cpu")
     sender = Sender(options) if ranks == 1 or dist.get_rank() == 0 else None
     if sender:
-        sender.each("ask", PROMPT)
+        for one in [Asked(engine.ask, PROMPT) for engine in sender.engines]:
+            one.join(options.limit)  # no answer from an engine that a trainer has left paused
     for version in range(1, options.updates + 1):
         train_step(model, version, ranks)
         if sender and sender.engines:
             sender.update(version, to_send(model))
             print(f"version {version}: {len(sender.engines)} engines hold it", flush=True)
     if sender:
-        for one in sender.part():
-            one.join(options.limit)
+        sender.part()
         if options.record:
             with open(options.record, "w") as file:
                 json.dump(EVENTS, file)

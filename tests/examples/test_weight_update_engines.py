@@ -2,15 +2,21 @@
 and an engine that is played, right or with one of the faults that it knows.
 """
 
+import contextlib
 import dataclasses
 import json
 import re
+import shutil
+import subprocess
+import urllib.request
 
 import psutil
 import pytest
+from machines import needs_a_lab
 from played_engines import FOLDER, ROOT, engine, faults, lacks, met, module, trained
-from processes import children, wait_until
+from processes import children, finished, started, wait_until
 
+from collectives import Lab
 from tools.engine_protocols import in_order
 
 MEASURED = json.loads((ROOT / "docs" / "engine_faults.json").read_text("utf-8"))
@@ -52,7 +58,141 @@ def test_sglang_before_it_had_sessions():
     assert (status, last["named"], last["held_by"]) == (0, [], [one]), lines
 
 
-CASES = [(fault, protocol) for protocol in PROTOCOLS for fault in faults()]
+def checksums(address):
+    """Of each rank, as SGLang's server tells them to anybody."""
+    with urllib.request.urlopen(f"{address}/weights_checker", b"{}", timeout=30) as answer:
+        return [rank["checksums"] for rank in json.load(answer)["ranks"]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [(1, 1), (2, 2), (1, 2, 1, 2)], ids=str)
+@pytest.mark.parametrize("colocated", [(), ("--colocated",)], ids=["broadcast", "colocated"])
+def test_all_engines_have_equal_weights_whatever_their_ranks(sizes, colocated):
+    with contextlib.ExitStack() as stack:
+        engines = [
+            stack.enter_context(engine("sglang", tp=tp, seed=seed)) for seed, tp in enumerate(sizes)
+        ]
+        status, last, lines = trained("sglang", engines, "--bucket-mib", 0.05, *colocated)
+        found = [checksums(one) for one in engines]
+    assert (status, last["held_by"]) == (0, engines), lines
+    for tp in set(sizes):
+        alike = [one for size, one in zip(sizes, found, strict=True) if size == tp]
+        assert [len(one) for one in alike] == [tp] * len(alike)
+        assert all(one == alike[0] for one in alike)
+    whole = {"embed.weight", "head.weight", "norm.weight", "norm.bias"}
+    assert len({tuple(rank[name] for name in sorted(whole)) for one in found for rank in one}) == 1
+
+
+@pytest.mark.slow
+def test_colocated_engines_of_vllm(healthy, protocol):
+    status, last, lines = trained(protocol, [healthy], "--colocated", "--bucket-mib", 0.05)
+    assert (status, last["held_by"]) == (0, [healthy]), lines
+
+
+WIDTH = 64
+MATRICES = 4 * WIDTH * WIDTH + 2 * 4 * WIDTH * WIDTH  # attention, and the MLP
+BYTES = 2 * WIDTH * 4 + 2 * (48 * WIDTH + MATRICES + 4 * WIDTH)  # norms in float32
+
+
+def test_the_picture_has_the_bytes_of_the_model():
+    """In two buckets: the second one begins where the first has more than 0.05 MiB."""
+    before = 2 * WIDTH * 4 + 2 * (48 * WIDTH + 4 * WIDTH * WIDTH)
+    first = before + 2 * 4 * WIDTH * WIDTH
+    assert before < 0.05 * 2**20 < first
+    for events in MEASURED["calls"].values():
+        sent = [one["bytes"] for one in events if one["lane"] == "broadcast"]
+        assert sent == [first, BYTES - first]
+
+
+@needs_a_lab
+@pytest.mark.slow
+def test_two_machines_and_the_bytes_between_them():
+    """Both ranks of the engine get every byte of three versions: counted at the interface."""
+    width = 512
+    size = 2 * width * 4 + 2 * (48 * width + 12 * width * width + 4 * width)
+    play = f"python {FOLDER}/stub_engine.py --tp 2 --host 0.0.0.0 --port 30000 --width {width}"
+    sent = "awk '/eth0:/ {print $10}' /proc/net/dev"
+    train = f"python {FOLDER}/trainer.py --host node0 --engine http://node1:30000 --width {width}"
+    with Lab(2) as lab:
+        with lab.start(1, ["sh", "-c", f"exec {play}"], stdout=subprocess.PIPE) as stub:
+            assert stub.stdout.readline()
+            (trainer,) = lab.run(["sh", "-c", f"{sent}; {train} && {sent}"], on=[0])
+            stub.terminate()
+    assert trainer.returncode == 0, trainer.stdout + trainer.stderr
+    before, *_, last, after = trainer.stdout.splitlines()
+    assert json.loads(last)["held_by"] == ["http://node1:30000"]
+    assert 1 <= (int(after) - int(before)) / (3 * 2 * size) < 1.03
+
+
+@pytest.mark.slow
+def test_trainers_of_torchrun():
+    with engine("sglang", tp=2) as one:
+        torchrun = "torchrun --standalone --nproc-per-node 2"
+        done = finished(f"{torchrun} {FOLDER}/trainer.py --engine {one}")
+    assert done.returncode == 0, done.stderr
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert last == {"version": 3, "held_by": [one], "named": []}
+
+
+@pytest.mark.slow
+def test_a_trainer_after_one_that_was_killed(protocol):
+    """The engine is paused, a session is open, and SGLang's old group still has the name."""
+    with engine(protocol, tp=2) as one:
+        command = f"python {FOLDER}/trainer.py --protocol {protocol} --engine {one}"
+        with started(f"{command} --updates 1000000", FOLDER) as killed:
+            while not killed.stdout.readline().startswith("version 2"):
+                pass
+            killed.kill()
+        status, last, lines = trained(protocol, [one])
+    assert last["held_by"] == [one], lines
+    assert status == (1 if protocol == "sglang" else 0)
+
+
+FOREIGN = {  # faults that faults.py has not: in a file of a copy, old text and new
+    "one_rank_keeps_its_weights": (
+        "stub_ranks.py",
+        "        for name, tensor in tensors:",
+        "        for name, tensor in tensors if self.number == 0 or not self.groups else []:",
+        "its rank 1 holds other weights",
+    ),
+    "hashes_what_came": (
+        "stub_ranks.py",
+        "            self.weights[name] = mine.to(held_dtype(name), copy=True)",
+        "            self.weights[name] = mine.to(held_dtype(name), copy=True)\n"
+        "            self.kept = getattr(self, 'kept', {})\n"
+        "            self.kept.setdefault(name, self.weights[name])",
+        "answers otherwise than the trainer's model",
+    ),
+    "says_false_with_200": (
+        "stub_engine.py",
+        'done = p.body(p.Success(success=True, message="Success"))',
+        'done = p.body(p.Success(success="begin" not in route, message="no"))',
+        "answered 200, and {'success': False",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FOREIGN)
+def test_a_fault_that_nobody_has_foreseen_is_named(fault, tmp_path):
+    file, old, new, says = FOREIGN[fault]
+    copy = shutil.copytree(FOLDER, tmp_path / "copy")
+    text = (copy / file).read_text("utf-8")
+    assert text.count(old) == 1
+    (copy / file).write_text(text.replace(old, new), "utf-8")
+    if fault == "hashes_what_came":
+        text = (copy / file).read_text("utf-8")
+        old = "for name, tensor in self.weights.items()}\n        found"
+        assert text.count(old) == 1
+        text = text.replace(
+            old,
+            "for name, tensor in self.kept.items()}\n        weights['head.weight'] = weights['embed.weight']\n        found",
+        )
+        (copy / file).write_text(text, "utf-8")
+    with engine("sglang", folder=copy, tp=2) as one:
+        status, last, lines = trained("sglang", [one])
+    assert (status, last["held_by"]) == (1, []), lines
+    assert says in last["named"][-1]["what"]
 
 
 @pytest.mark.slow

@@ -1,12 +1,16 @@
-"""One process of the engine that stub_engine.py plays: a slice of every tensor, and a cache."""
+"""The processes of the engine that stub_engine.py plays, and what its server asks them."""
 
 import base64
 import datetime
 import io
 import itertools
+import multiprocessing
 import os
+import sys
+import tempfile
 import threading
 import time
+from multiprocessing.connection import wait
 
 import torch
 import torch.distributed as dist
@@ -16,7 +20,7 @@ from wire import join_group, size_of, unpack
 
 
 class Rank:
-    """The server calls its methods."""
+    """One process: a slice of every tensor, and a cache. The server calls its methods."""
 
     def __init__(self, number, options, store):
         torch.set_num_threads(1)
@@ -103,3 +107,58 @@ def serve(pipe, number, options, file, plant):
             pipe.send((None, getattr(rank, name)(*args)))
         except Exception as error:
             pipe.send((f"{type(error).__name__}: {error}", None))
+
+
+class Engine:
+    """The server's half. It asks all ranks, and the first one speaks for them."""
+
+    def __init__(self, options, plant):
+        fork = multiprocessing.get_context("fork")  # one import of torch for all ranks
+        self.tp, self.old = options.tp, options.protocol == "sglang-0.5.20"
+        self.tp_told, self.session, self.version = self.tp, False, "default"
+        self.running, self.lock, self.ranks = threading.Event(), threading.Lock(), {}
+        self.running.set()
+        self.folder = tempfile.TemporaryDirectory()
+        for number in range(self.tp):
+            here, there = fork.Pipe()
+            args = there, number, options, f"{self.folder.name}/store", plant
+            self.ranks[here] = fork.Process(target=serve, args=args, daemon=True)
+            self.ranks[here].start()
+            there.close()
+        plant(self)
+
+    def ask(self, name, *args):
+        with self.lock:
+            answers = {}
+            try:
+                for pipe in self.ranks:
+                    pipe.send((name, args))
+                while len(answers) < self.tp:
+                    for pipe in wait(set(self.ranks) - set(answers)):
+                        answers[pipe] = pipe.recv()
+            except (EOFError, OSError):
+                self.end("a rank has died")
+        errors, found = zip(*(answers[pipe] for pipe in self.ranks), strict=True)
+        if errors[0]:
+            raise RuntimeError(errors[0])
+        return found
+
+    def pause(self):
+        self.running.clear()
+
+    def begin(self):
+        if self.session:
+            raise RuntimeError("a weight update is open already")
+        self.session = True
+
+    def finish(self):
+        if not self.session:
+            raise RuntimeError("no weight update is open")
+        self.session = False
+
+    def end(self, why):
+        print(f"the engine ends: {why}", file=sys.stderr, flush=True)
+        for rank in self.ranks.values():
+            rank.kill()
+        self.folder.cleanup()
+        os._exit(1)
