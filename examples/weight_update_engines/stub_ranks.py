@@ -57,6 +57,8 @@ class Rank:
         """For an engine beside the trainer. It copies its slices out of the trainer's memory."""
         text = io.BytesIO(base64.b64decode(handles[self.number]))
         file, size, plan = torch.load(text, weights_only=True)  # HTTP could bring any code
+        if not os.path.exists(file):  # subtle: from_file would make it anew, full of zeros
+            raise ValueError("the memory that the handle names is gone")
         self.load(unpack(torch.from_file(file, shared=True, size=size, dtype=torch.uint8), plan))
 
     def load(self, tensors):
