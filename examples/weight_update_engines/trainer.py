@@ -212,6 +212,9 @@ class VLLM(Engine):
         self.send(p.InitWeightTransferEngine(init_info=p.body(info)))
 
     def destroy(self, name):
+        if self.is_open:  # else it refuses, and may hold up the engines to which it should send on
+            self.is_open = False
+            self.end(0)
         self.post(p.SHUTDOWN)
 
     def pause(self):
