@@ -214,7 +214,8 @@ class VLLM(Engine):
     def destroy(self, name):
         if self.is_open:  # else it refuses, and may hold up the engines to which it should send on
             self.is_open = False
-            self.end(0)
+            with contextlib.suppress(Trouble):  # an update that failed has closed it
+                self.end(0)
         self.post(p.SHUTDOWN)
 
     def pause(self):
