@@ -38,6 +38,7 @@ def of_page(path: Path) -> Iterator[str]:
         return
     yield from (found.message for found in find(text))
     for listed in re.findall(r"^```\{toctree\}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        yield from re.findall(r"^:caption: (.+)$", listed, re.MULTILINE)
         yield from re.findall(r"^(.+) <\S+>$", listed, re.MULTILINE)
 
 
