@@ -49,6 +49,7 @@ def test_an_example_has_no_line_of_this_package_and_begins_with_its_commands(fil
 
 PROGRAMS = [path for path in EXAMPLES.iterdir() if path.suffix == ".py" or any(path.glob("*.py"))]
 PROGRAMS.remove(EXAMPLES / "route")  # its first four use the CPU, and all of them one machine
+PROGRAMS.remove(EXAMPLES / "blog")  # a script with one fault each, and cured, for one machine
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
