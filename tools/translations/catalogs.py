@@ -138,7 +138,6 @@ def update(source: Path) -> None:
                 no_location=True,
                 omit_header=True,
                 ignore_obsolete=True,
-                include_previous=True,
             )
 
 
