@@ -1,4 +1,4 @@
-"""A link, an anchor or a picture that leads nowhere is found, and so is what another machine has."""
+"""A link that leads nowhere is found, or elsewhere than in English, or to another machine."""
 
 import pytest
 
@@ -27,3 +27,13 @@ def test_a_fault_is_named_with_its_page(body, fault, tmp_path):
     (tmp_path / "framed.html").write_text('<iframe id="in-frame">')
     (tmp_path / "page.html").write_text(body)
     assert links.broken(tmp_path) == ([f"page.html: {fault}"] if fault else [])
+
+
+def test_a_link_that_leads_elsewhere_in_chinese_is_named_with_its_page(tmp_path):
+    (tmp_path / "zh").mkdir()
+    page = '<a href="{}">menu</a><article><a href="#rank">rank</a><a href="#group">{}</a></article>'
+    (tmp_path / "page.html").write_text(page.format("zh/page.html", "group"))
+    (tmp_path / "zh/page.html").write_text(page.format("../page.html", "组"))
+    assert links.lost(tmp_path) == []
+    (tmp_path / "zh/page.html").write_text(page.replace("#rank", "#group"))
+    assert links.lost(tmp_path) == ["zh/page.html: lacks a link to #rank"]

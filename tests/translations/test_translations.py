@@ -51,6 +51,29 @@ def test_a_planted_fault_is_found(old, new, fault):
     assert fault in "\n".join(checks.faults(ENGLISH, CHINESE.replace(old, new)))
 
 
+LINKED = "A [rank](glossary.md#rank) of a [group](glossary.md#group), see [gather](gather.ipynb)."
+
+
+@pytest.mark.parametrize(
+    ("chinese", "fault"),
+    [
+        ("[组](glossary.md#group)里的 [rank](glossary.md#rank)，见 [gather](gather.ipynb)。", ""),
+        (
+            "[组](glossary.md#rank)里的 [rank](glossary.md#group)，见 [gather](gather.ipynb)。",
+            "leads from '组' to the term 'rank'",
+        ),
+        (
+            "[组](gather.ipynb)里的 [rank](glossary.md#rank)，见 [gather](glossary.md#group)。",
+            "leads from 'gather' to glossary.md#group; the English text to gather.ipynb",
+        ),
+    ],
+    ids=["another order", "a term", "a page"],
+)
+def test_links_that_have_changed_places_are_found(chinese, fault):
+    found = list(checks.faults(LINKED, chinese))
+    assert fault in found if fault else found == []
+
+
 def test_no_committed_translation_has_a_fault():
     """What is out of date is shown in English, and is no fault."""
     assert catalogs.entries()

@@ -44,7 +44,7 @@ def build(site: Path = SITE, work: Path = WORK, address: str | None = None) -> i
         out = work / language / "html"
         shutil.copytree(out, folder, ignore=shutil.ignore_patterns(*LEFT_OUT))
     (site / "index.html").touch()  # tests compare its time with those of the sources
-    broken = links.broken(site)
+    broken = links.broken(site) + links.lost(site)
     print("\n".join(broken) or f"{site}/index.html", file=sys.stderr if broken else sys.stdout)
     return bool(broken)
 

@@ -12,6 +12,7 @@ from docutils import nodes
 from sphinx import locale as sphinx_locale
 from sphinx.addnodes import pending_xref
 from sphinx.search.en import SearchEnglish
+from sphinx.transforms import i18n
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
 from collectives.course import chapters
@@ -45,6 +46,10 @@ maximum_signature_line_length = 80
 gettext_compact = False
 translation_progress_classes = "untranslated"  # site.css marks what is not in Chinese any more
 suppress_warnings = ["i18n.inconsistent_references"]  # a note has links of its own
+
+# subtle: Sphinx gives a translated link what the English link to the same page has. Of two links to
+# one page, both would lead to the anchor of the last. So a translated link keeps its own anchor.
+i18n.EXCLUDED_PENDING_XREF_ATTRIBUTES = ("refexplicit", "reftargetid")
 
 html_theme = "pydata_sphinx_theme"
 html_title = "collectives"

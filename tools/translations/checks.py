@@ -24,6 +24,7 @@ def faults(english: str, chinese: str) -> Iterator[str]:
         yield f"lacks the {kind} {what!r}"
     for kind, what in after - before:
         yield f"adds the {kind} {what!r}"
+    yield from _misled(english, chinese)
     said, text = messages.prose(english), _flat(chinese)
     for term, words in terms()["words"].items():
         term = rf"(?<![\w-]){term}(?:s|es)?(?![\w-])"
@@ -54,6 +55,31 @@ def _kept(message: str) -> Counter:
             found.update(("name", name) for name in NAME.findall(token.content))
             for mark in re.findall(r"\*+(?=\S)|\*\*|`", token.content):
                 found["mark that Markdown does not understand", mark] += 1
+    return found
+
+
+def _misled(english: str, chinese: str) -> Iterator[str]:
+    """Links that have changed places: the text of one leads where another should."""
+    leads = _links(english)
+    words = {term.replace(" ", "-"): words for term, words in terms()["words"].items()}
+    for text, target in _links(chinese):
+        if text in dict(leads) and (text, target) not in leads:
+            yield f"leads from {text!r} to {target}; the English text to {dict(leads)[text]}"
+        _, is_term, term = target.partition("glossary.md#")
+        if is_term and not any(word in text.lower() for word in words.get(term, [""])):
+            yield f"leads from {text!r} to the term {term!r}"
+
+
+def _links(message: str) -> list[tuple[str, str]]:
+    """The text of each link, and where it leads."""
+    found: list[tuple[str, str]] = []
+    is_open = False
+    for token in messages.INLINE.parseInline(message)[0].children or ():
+        if token.type in ("link_open", "link_close"):
+            is_open = token.type == "link_open"
+            found += [("", str(token.attrs["href"]))] if is_open else []
+        elif is_open:
+            found[-1] = (found[-1][0] + token.content, found[-1][1])
     return found
 
 
