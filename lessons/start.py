@@ -180,7 +180,8 @@ if __name__ == "__main__":
 #
 # - Use the backend "nccl", and one process for each GPU. Select the GPU by `LOCAL_RANK`, because
 #   every machine counts its GPUs from 0
-#   ([torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html)).
+#   ([torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html)). The program above takes the
+#   rank for it, which is the same number as long as there is one machine.
 
 # %%
 STEPS = [start, no_shared_memory]

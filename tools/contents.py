@@ -68,7 +68,7 @@ def route() -> str:
     known = chapters.read()
     first = chapters.route()
     reading, exercises = in_fives(first)
-    rows = [*_part("My DDP script, in nine lessons", first)]
+    rows = [*_part("My DDP script: start and nine lessons", first)]
     rows += [*_part("The calls, one by one", known["calls"].lessons), ("**Chapters**", "", "")]
     for chapter in known.values():
         if chapter.name not in ("start", "route", "calls"):

@@ -69,7 +69,7 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # No: the sums are 3.719 on both ranks. But each rank shows its layers another picture, so one set
-# of weights must serve two models, and the losses stay at 1.1936 and 1.3126. No call fails, and the
+# of weights must serve two models, and the losses end at 1.1936 and 1.3126. No call fails, and the
 # check that you would think of, comparing the weights, says that all is well.
 #
 # </details>

@@ -138,8 +138,7 @@ from started import started
 # %% [markdown]
 # ## What happens
 #
-# Here it runs on two ranks and as one process. Only
-# the dropout is 0, because each rank draws its own.
+# Here it runs on two ranks and as one process, with dropout 0, because each rank draws its own.
 
 # %% [markdown]
 # **Predict first.** In the first lesson, two ranks trained two models, and one process a third one.
@@ -183,7 +182,8 @@ if __name__ == "__main__":
 # 2. `digits`: your datasets, any `Dataset` that a `DataLoader` takes. Every rank must find the same
 #    data in the same order, so download and shuffle them beforehand.
 # 3. The loss, and in `validate` what you count: sums only, divided after the `all_reduce`.
-# 4. `--batch` is that of all ranks together, so take a multiple of n.
+# 4. `--batch` is that of all ranks, so a multiple of n. Checkpoints lie in the current folder, and
+#    the program resumes at the last: delete them to begin anew.
 # 5. If images have different weights, as texts with different numbers of tokens have, weigh the
 #    loss as in [accumulation](../../notebooks/training/accumulation.ipynb).
 #
@@ -195,8 +195,8 @@ if __name__ == "__main__":
 # ## On a cluster
 #
 # [train_ddp.py](../../examples/train_ddp.py) is the same training for a cluster. It also starts
-# under mpiexec and Slurm, a signal makes all ranks save and stop after the same step, a checkpoint
-# may lie inside an epoch, and after a rank was killed all of them start again.
+# under mpiexec and Slurm, a signal makes all ranks save and stop after the same step, and after a
+# rank was killed all start again.
 
 # %% [markdown]
 # ## Write it yourself

@@ -54,8 +54,8 @@ from started import started
 #
 # - The batch size of a loader is that of one rank, so `BATCH` is divided by n. It is 120 now,
 #   because all shares must be equally large; in return, the weight of the loss is gone.
-# - The number that you pass to `set_epoch` is the seed of the shuffle. Before the first call it is
-#   0.
+# - The sampler shuffles with `seed`, by default 0, plus the number that you pass to `set_epoch`,
+#   which begins at 0.
 # - `num_workers=1` gives each rank a process of its own that loads the next batch meanwhile: 8
 #   ranks with 4 workers each are 40 processes.
 

@@ -65,8 +65,7 @@ def accumulate(model, images, labels):
 
 # %% [markdown]
 # We begin without padding, so each image is a token. The list `counts` gets a 0 for each
-# micro-batch, and a communication hook adds 1 when its gradients are reduced, as in
-# [buckets](../../notebooks/training/buckets.ipynb).
+# micro-batch, and a communication hook adds 1 when its gradients are reduced.
 
 # %% [markdown]
 # **Predict first.** In each of 28 steps, a rank computes 4 micro-batches, and only the `backward()`
@@ -188,7 +187,7 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # No: before the reduction each rank has a norm of its own, and so a factor of its own. After it,
-# all ranks and the one process scale the same 11 of the 28 steps. The largest norm is 0.9754.
+# all ranks and the one process scale the same 11 of the 28 steps.
 #
 # </details>
 

@@ -33,7 +33,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 # %% [markdown]
 # ## The code
 #
-# To compare, `shuffled` in the one process gets the epoch as its seed, as the sampler does. The
+# In the one process, `shuffled` gets the epoch as its seed, as the sampler does. The
 # loader loads only the numbers of the images, and `train` looks the images up.
 
 # %% [markdown]
@@ -111,7 +111,7 @@ if __name__ == "__main__":
 # ### Ranks with fewer batches
 #
 # If each rank has its own file, one may run out of batches first, and all others then wait for it
-# in the next `backward()`. `Join` lets them go on: a rank that has finished takes part in every
+# in the next `backward()`. `Join` lets them go on: a finished rank takes part in every
 # further `all_reduce` with zeros, at the price of two short calls more in each step
 # ([counted](../../docs/exactness.md)). DDP still divides by the number of all ranks, or with
 # `divide_by_initial_world_size=False` by the number of those that have a batch.
@@ -158,7 +158,7 @@ STEPS = [sampler, padding, uneven_inputs]
 # Make one change, run the steps, read what the proof says, and undo it.
 #
 # 1. **No sampler.** In `sampler`, change `sampler=shards` to `shuffle=True`. It says `should be at
-#    most 1e-09 [three epochs]`. Each rank draws from all 1,797 images.
+#    most 1e-09 [three epochs]`.
 # 2. **Momentum with Join.** In `uneven_inputs`, change `batches[rank], device, momentum=0)` to
 #    `batches[rank], device)` and `whole, device, momentum=0)` to `whole, device)`. It says `rank
 #    3/4: 0.bias.momentum_buffer: relative error 0.9`.

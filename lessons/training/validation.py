@@ -79,8 +79,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# No: the loss of its own images is different on every rank, between 1.1605 and 1.2281. Each of
-# these numbers looks like the loss of the model, but only 1.1958 is the loss of all images.
+# No: the loss of its own images is different on every rank, between 1.1605 and 1.2281. Each looks
+# like the loss of the model, but only 1.1958 is that of all images.
 #
 # </details>
 
@@ -121,8 +121,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Here a little too high: 238 images count as correct, and 237 are. In the picture you see why:
-# ranks 0 and 3 both take image 0. If its prediction were wrong, the accuracy would be too low.
+# Here a little too high: 238 images count as correct, and 237 are. Ranks 0 and 3 both take image 0,
+# as the picture shows. If its prediction were wrong, the accuracy would be too low.
 #
 # </details>
 
@@ -176,5 +176,5 @@ STEPS = [validation, padded_validation]
 #   [`validate`](../../examples/train_ddp.py) has it:
 #   `dist.all_reduce(sums)`.
 #
-# This network draws no random numbers while it trains. Many networks do. Next lesson:
+# This network draws no random numbers while it trains. Next lesson:
 # [seeds](../../notebooks/training/seeds.ipynb), which of them must be equal on all ranks.
