@@ -59,5 +59,5 @@ def page() -> str:
 def _difference(name: str) -> str:
     """What blogs write, with a minus, and what cured.py has in its place."""
     wrong, right = planted(name).splitlines(), planted().splitlines()
-    lines = list(difflib.unified_diff(wrong, right, lineterm="", n=0))[2:]
-    return "\n".join(line for line in lines if not line.startswith("@@"))
+    _, _, _, *lines = difflib.unified_diff(wrong, right, lineterm="", n=1)
+    return "\n".join("  ..." if line.startswith("@@") else line for line in lines)

@@ -29,6 +29,7 @@ GROUPS = {
     ),
     "Use": (
         "lessons",
+        "your-script",
         "diagnosis",
         "launcher",
         "engines",
