@@ -68,7 +68,7 @@ def test_a_folder_keeps_its_language(tmp_path, monkeypatch):
     assert "提示 1（共 3 条）：10 个样本" in practice("shards_with_a_remainder", "--hint")
     assert practice("list").endswith(f"共 {len(registry.read())} 个\n")
     practice("reset", "average_the_gradients")
-    assert "对梯度求平均" in (tmp_path / "mine/02_average_the_gradients.py").read_text()
+    assert "对梯度取平均" in (tmp_path / "mine/02_average_the_gradients.py").read_text()
     assert progress.find(tmp_path / "mine").language == "zh"
 
 
