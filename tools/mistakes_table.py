@@ -12,6 +12,7 @@ from types import CodeType
 from typing import Any
 from unittest import mock
 
+from collectives.backends import claims
 from collectives.course import chapters, files
 from collectives.course import mistakes as mistake
 from collectives.course.outcome import RankOutcome
@@ -66,7 +67,7 @@ def diagnosed(step: Any) -> tuple[str, Verdict]:
         outcomes, results = mistake.run_isolated(step, mistake.own_world(step), "calls")
     states = {rank: _state(outcome, step.__code__) for rank, outcome in enumerate(outcomes)}
     verdict = judge(Matching(results.calls), states, step.world.ranks, stalled=True)
-    found = hints(results.risky_calls, verdict.kind)
+    found = hints(results.risky_calls, verdict.kind, claims.wrong_with_gaps)
     return mistake.summary(outcomes), replace(verdict, hints=found)
 
 
