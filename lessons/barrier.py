@@ -259,8 +259,11 @@ STEPS = [barrier, barrier_and_a_file, barrier_of_a_group, monitored_barrier]
 # ## Where it is used
 #
 # Put a barrier before the other ranks read a data set or a checkpoint that rank 0 writes, and
-# before and after a timed region, so that all ranks measure the same. `monitored_barrier` after
-# start-up names the machine that is missing.
+# before and after a timed region, so that all ranks measure the same. On GPUs call
+# `torch.cuda.synchronize()` before each reading of the clock, too
+# ([faster](../notebooks/training/faster.ipynb)): a barrier alone lets the ranks begin together, and
+# says nothing of work that the GPU still has to do. `monitored_barrier` after start-up names the
+# machine that is missing.
 
 # %% [markdown]
 # ## Change and try

@@ -187,7 +187,9 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # As many, 415,488. A ring's `all_reduce` is a `reduce_scatter` and an `all_gather`, and stage 1
-# only lets the optimizer run between the two. So sharding the state costs no byte.
+# only lets the optimizer run between the two. So sharding the state costs no byte where the calls
+# go around rings, for which these bytes are computed; what gloo's own calls send is in
+# [which_one_when](../../notebooks/algorithms/which_one_when.ipynb).
 #
 # Stage 2 sends the same bytes, only earlier. It holds at most 134,656 bytes of gradients: 100,864
 # of one block that is still whole, and the shards of the layers behind it.

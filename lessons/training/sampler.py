@@ -2,8 +2,8 @@
 """
 # sampler: DistributedSampler, set_epoch and shuffling
 
-DistributedSampler tells each rank which samples to load. Together, the ranks load all samples once
-in an epoch, in another order in each epoch.
+DistributedSampler tells each rank which samples to load. Together, the ranks load all samples in an
+epoch, a few of them twice, in another order in each epoch.
 
 You know the sampler from [who_takes_what](../../notebooks/route/who_takes_what.ipynb). This second
 reading counts its images, and lets a rank run out of data before the others.
@@ -76,7 +76,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### The images that are taken twice
 #
-# Four ranks cannot share 1,797 images equally, but DDP needs equally many batches on each.
+# Four ranks cannot share 1,797 images equally, which DDP needs.
 
 # %% [markdown]
 # **Predict first.** Does the sampler leave images out, or does it give some of them to two ranks?
