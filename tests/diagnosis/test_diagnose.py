@@ -175,7 +175,10 @@ def test_correct_programs_are_not_suspected_and_give_no_hint(backend, noticed):
 
     assert diagnosed(all_of_them, 4, backend) == list(range(4))
     if backend == "gloo":
-        lines = {linecache.getline(one.call.file, one.call.line) for one in hints(noticed, "ok", claims.wrong_with_gaps)}
+        lines = {
+            linecache.getline(one.call.file, one.call.line)
+            for one in hints(noticed, "ok", claims.wrong_with_gaps)
+        }
         assert all(line.endswith("# some are dropped\n") for line in lines), lines
 
 
