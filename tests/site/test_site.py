@@ -251,6 +251,9 @@ def test_the_switch_leads_to_the_same_page_in_the_other_language(page):
     page.wait_for_url("**/zh/notebooks/start.html")
     assert page.locator("html").get_attribute("lang") == "zh-CN"
     assert "分布式" in page.locator("article").text_content()
+    english = {link.get_attribute("href") for link in page.locator("article a.in-english").all()}
+    assert "launching.html" in english
+    assert not any("route/" in link or "glossary" in link for link in english)
     page.get_by_role("link", name="English").first.click()
     page.wait_for_url("**/site/notebooks/start.html")
 

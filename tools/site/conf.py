@@ -7,6 +7,7 @@ import re
 import tomllib
 from itertools import pairwise
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from docutils import nodes
 from sphinx import locale as sphinx_locale
@@ -165,6 +166,18 @@ def translate_summaries(app, doctree, page: str) -> None:
             raw[:] = [nodes.Text(text)]
 
 
+def mark_english(app, doctree, page: str) -> None:
+    """The links of a Chinese page that lead to an English one: site.css says so behind them."""
+    known = {"search", *catalogs.pages()}
+    if app.config.language == catalogs.LANGUAGE and page in known:
+        for link in doctree.findall(nodes.reference):
+            parts = urlsplit(link.get("refuri", ""))
+            path = "" if parts.netloc else parts.path
+            target = posixpath.normpath(posixpath.join(posixpath.dirname(page), path))
+            if path.endswith(".html") and target.removesuffix(".html") not in known:
+                link["classes"].append("in-english")
+
+
 def describe(app, doctree) -> None:
     """Every page is described by its first paragraph: for search engines and for our own search."""
     if first := next(doctree.findall(nodes.paragraph), None):
@@ -258,6 +271,7 @@ def setup(app) -> None:
     app.add_post_transform(Links)
     app.add_search_language(Pairs)
     app.connect("doctree-resolved", translate_summaries)
+    app.connect("doctree-resolved", mark_english)
     app.connect("doctree-read", name_pictures)
     app.connect("doctree-read", describe)
     app.connect("doctree-read", keep_old_anchor)

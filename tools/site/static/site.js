@@ -1,18 +1,19 @@
 // The front page offers the lesson that was open last. Only this browser knows which one that was.
 const continueReading = () => {
-  const button = document.querySelector(".start p");
+  const button = document.querySelector(".start p"), zh = document.documentElement.lang.startsWith("zh");
+  const key = zh ? "collectives-last-zh" : "collectives-last";
   try {  // a browser may keep nothing, or refuse it to a file
     const root = document.documentElement.dataset.content_root;
     if (document.querySelector(".about-page [download]")) {
       const path = location.pathname.slice(new URL(root, location.href).pathname.length);
-      localStorage.setItem("collectives-last", JSON.stringify({path, title: document.querySelector("h1").firstChild.textContent}));
+      localStorage.setItem(key, JSON.stringify({path, title: document.querySelector("h1").firstChild.textContent}));
     }
-    const last = JSON.parse(localStorage.getItem("collectives-last"));
+    const last = JSON.parse(localStorage.getItem(key));
     if (!button || !last || !/^notebooks\/[\w/]+\.html$/.test(last.path)) return;
     const link = button.appendChild(document.createElement("a"));
     link.className = "continue";
     link.href = last.path;
-    link.textContent = `Continue where you were: ${last.title}`;
+    link.textContent = `${zh ? "接着上次读：" : "Continue where you were: "}${last.title}`;
   } catch (error) { if (!(error instanceof DOMException)) throw error; }
 };
 
