@@ -35,6 +35,10 @@ addEventListener("DOMContentLoaded", () => {
   for (const arrow of document.querySelectorAll("nav summary:has(.toctree-toggle)"))
     arrow.ariaLabel = arrow.closest("li").querySelector("a").textContent;
 
+  // In a long list of pages, this one is in sight.
+  const list = document.querySelector(".bd-sidebar-primary"), here = list?.querySelector(".current.active");
+  if (here) list.scrollTop = here.offsetTop - list.clientHeight / 2;
+
   continueReading();
   for (const table of document.querySelectorAll(".bd-article table")) if (table.tBodies[0]?.rows.length > 25) findRows(table);
 
