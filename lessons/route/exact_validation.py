@@ -131,9 +131,9 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # Rank 0 ends 2 epochs, and stops in its last validation: with an error here, because rank 1 has
-# finished and closed its connection. Had rank 1 gone on to something else, rank 0 would wait. And
-# why not sooner? In the earlier epochs the broadcast of rank 0's validation meets the one of rank
-# 1's next training step. It is the same call with the same shape, so nobody notices.
+# closed its connection. Had rank 1 gone on, rank 0 would wait. And why not sooner? Earlier, the
+# broadcast of rank 0's validation meets that of rank 1's next step, which is the same call; rank
+# 0's own next step has none, because a forward under `no_grad` came before it.
 #
 # </details>
 
