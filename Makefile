@@ -73,7 +73,8 @@ gpu:
 notebooks: $(VENV)/installed-for-tests
 	$(BIN) -m tools.notebooks $(ARGS)
 
-docs: $(VENV)/installed-for-tests
+# The translations need Babel, which the site brings.
+docs: $(VENV)/installed-for-$(if $(filter translations,$(ARGS)),site,tests)
 	$(BIN) -m tools.docs $(ARGS)
 
 # Nothing is executed: the pages show what the committed notebooks hold.

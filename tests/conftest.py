@@ -40,7 +40,16 @@ def pytest_report_header(config):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    report = yield
+    return _judged((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    """A module may be skipped as a whole, by importorskip."""
+    return _judged((yield))
+
+
+def _judged(report):
     if report.skipped and "COLLECTIVES_ALL_INSTALLED" in os.environ:
         *_, reason = report.longrepr if isinstance(report.longrepr, tuple) else [""]
         if MISSING.search(reason):

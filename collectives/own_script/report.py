@@ -11,7 +11,8 @@ from collectives.words import counted, printable
 
 
 def judge(seen: Seen) -> dict[str, Finding]:
-    return {rule.__name__: rule(seen) for rule in RULES}
+    """By the name of its rule; nothing of ranks that know nothing of each other."""
+    return {rule.__name__: rule(seen) for rule in RULES} if seen.communicates() else {}
 
 
 def cannot_run(seen: Seen) -> str:
@@ -23,9 +24,10 @@ def cannot_run(seen: Seen) -> str:
             return f"it starts its ranks itself, in {note['at']}, {what}"
         if note.get("outside"):
             return f"{note['at']} saves to {note['file']}: name a file below the current folder"
-    if seen.verdict.kind is Ending.NOT_DISTRIBUTED:
+    ended_well = seen.verdict.kind in (Ending.OK, Ending.SLOW, Ending.NOT_DISTRIBUTED)
+    if ended_well and not seen.communicates():
         return "it calls nothing of torch.distributed: begin with init_process_group"
-    if seen.verdict.kind not in (Ending.OK, Ending.SLOW):
+    if not ended_well:
         return f"it fails: {seen.short(seen.verdict.says)}"
     if any(note["kind"] == "step" for note in notes):
         return ""

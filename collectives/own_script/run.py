@@ -13,7 +13,7 @@ from collectives.course.console import print_text
 from collectives.diagnosis import run as diagnosing
 from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.own_script.seen import Rank, Seen
-from collectives.own_script.watch import AGAIN, HAS_GPU, STEPS
+from collectives.own_script.watch import AGAIN, HAS_GPU, NOTES, STEPS
 
 _HANGS_AFTER = 10.0
 _MOST_FILES = 50_000
@@ -52,7 +52,8 @@ def _started(
             _copy(Path.cwd(), scratch)
     (folder / "tmp").mkdir(exist_ok=True)
     variables = {
-        "COLLECTIVES_CHECK_TRAINING": notes,
+        "COLLECTIVES_WATCH": "own_script.watch",
+        NOTES: notes,
         "OMP_NUM_THREADS": 1,
         "TMPDIR": folder / "tmp",
     }

@@ -117,6 +117,10 @@ class Seen:
     verdict_again: Verdict | None = None
     differs: str = ""
 
+    def communicates(self) -> bool:
+        """Whether a rank has called torch.distributed at all."""
+        return any(rank.all("result") for rank in self.ranks)
+
     def is_sharded(self) -> bool:
         """Whether the ranks have parts of one model: then they may well compute the same batch."""
         return any(rank.all("sharded") for rank in self.ranks)

@@ -21,6 +21,7 @@ from typing import Any
 from ..recording.stack import caller, is_library
 from ..semantics.on_import import OnImport
 
+NOTES = "COLLECTIVES_CHECK_TRAINING"  # the folder of the notes
 AGAIN = "again"  # the folder of the notes of the second start
 HAS_GPU = "COLLECTIVES_HAS_GPU"
 STEPS = 8  # of which the weights are kept, unless they are many
@@ -29,8 +30,9 @@ _MOST_WEIGHTS = 2_000_000
 _ROWS = 64  # samples by whose content one sees whether two ranks have the same
 
 
-def begin(notes: Path, recording) -> None:
+def begin(recording) -> None:
     """Watch this process if it is the rank itself, and not a process that the rank has started."""
+    notes = Path(os.environ[NOTES])
     try:
         file = open(notes / f"{os.environ['RANK']}.jsonl", "x")  # noqa: SIM115
     except (KeyError, FileExistsError):
@@ -315,7 +317,7 @@ class RankWatch:
             flat.numpy().tofile(self.notes / f"{os.environ['RANK']}.{self.steps}.weights")
 
     def weights(self) -> list:
-        """None if a rank has only parts of them, as with FSDP."""
+        """Nothing if a rank has only parts of them, as with FSDP."""
         weights = [one.detach() for optimizer in self.optimizers for one in _weights(optimizer)]
         return [] if any(hasattr(one, "to_local") for one in weights) else weights
 

@@ -256,7 +256,7 @@ for (const [key, one] of Object.entries(RANKS.states)) {
   if (["before", "after", "from", "error"].some(what => shown(one[what]) !== shown(mine[what]))) seen.wrong.push(key);
 }
 for (const call of CHOICES.call()) for (const n of CHOICES.n()) {
-  Object.assign(state, {call, n});
+  Object.assign(state, {call, n, root: 0});
   const of = hole => has(hole) ? CHOICES[hole]() : [state[hole]];
   for (const length of CHOICES.length()) for (const op of of("op")) for (const root of of("root")) for (const splits of of("splits")) {
     Object.assign(state, {length, op, root, splits});
@@ -290,6 +290,8 @@ def test_every_choice_is_answered_as_recorded_or_by_the_closed_form(tmp_path):
         "all_to_all_single": by_length * 4,
         "send": pairs,
     }
+    reducing = {"all_reduce", "reduce", "reduce_scatter", "reduce_scatter_single"}
+    assert {key.partition("/")[0] for key in seen["reduced"]} == reducing
     for key, text in seen["reduced"].items():
         state, (before, after) = State(*key.split("/")), json.loads(text)
         whole = values.reduce(state.op, [torch.tensor(ranks_page.flat(one)) for one in before])

@@ -60,9 +60,11 @@ def test_the_cured_script_is_fine_and_nothing_is_left_of_it(tmp_path):
     alone = finished("torchrun --standalone --nproc-per-node 2 train.py", cwd=tmp_path)
     took = time.monotonic() - begin
     assert alone.returncode == 0, alone.stderr
-    (tmp_path / "last.pt").write_bytes(b"the reader's own")  # which the ranks must not find ...
+    # The reader has a file of the name that the script writes; it resumes at another one.
+    (tmp_path / "last.pt").write_bytes(b"the reader's own")
+    script = CURED.replace("last.pt", "resumed.pt", 2)
     begin = time.monotonic()
-    found, done = checked(tmp_path, CURED.replace("last.pt", "other.pt"))
+    found, done = checked(tmp_path, script)
     assert (done.returncode, wrong(found)) == (0, {}), done.stderr
     assert time.monotonic() - begin < 4 * took + 10
     assert sorted(path.name for path in tmp_path.iterdir()) == ["found.json", "last.pt", "train.py"]
@@ -92,7 +94,12 @@ def test_a_link_to_a_file_of_the_reader_becomes_a_copy_before_it_is_written(tmp_
 @pytest.mark.parametrize(
     ("script", "why"),
     [
-        ("print(1)", "calls nothing of torch.distributed"),
+        (
+            "import torch\nweight = torch.ones(1, requires_grad=True)\n"
+            "optimizer = torch.optim.SGD([weight], 0.1)\nfor _ in range(2):\n"
+            "    weight.sum().backward()\n    optimizer.step()\ntorch.save({}, 'a.pt')",
+            "calls nothing of torch.distributed",
+        ),
         ("import torch\ntorch.multiprocessing.spawn(print)", "starts its ranks itself"),
         (
             "import os, torch\nif os.environ['RANK'] == '0': torch.save({}, '/nowhere/a.pt')",
@@ -104,7 +111,7 @@ def test_a_link_to_a_file_of_the_reader_becomes_a_copy_before_it_is_written(tmp_
             "takes no step after it has loaded mine.pt",
         ),
     ],
-    ids=["no rank", "spawn", "a file elsewhere", "no step left"],
+    ids=["ranks that do not communicate", "spawn", "a file elsewhere", "no step left"],
 )
 def test_a_script_that_cannot_run_here_is_told_why(script, why, tmp_path):
     torch.save({}, tmp_path / "mine.pt")

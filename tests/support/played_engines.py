@@ -70,6 +70,8 @@ def engine(protocol: str, folder: Path = FOLDER, **options) -> Iterator[str]:
             yield out.read_text("utf-8").strip()
         finally:
             process.terminate()
+            process.join(30)
+            process.kill()
             process.join()
 
 

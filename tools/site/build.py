@@ -30,17 +30,21 @@ def build(site: Path = SITE, work: Path = WORK, address: str | None = None) -> i
     source.write()
     catalogs.stage(source.pages, work / "locale")
     shutil.rmtree(work / "translated", ignore_errors=True)
+    known = catalogs.entries()
     for page in [page for page in catalogs.pages() if page.startswith("notebooks/")]:
-        _translate(source.files / f"{page}.ipynb", work / "translated" / f"{page}.ipynb")
+        _translate(source.files / f"{page}.ipynb", work / "translated" / f"{page}.ipynb", known)
     options = ["-q", "-W", "--keep-going", "-c", str(Path(__file__).parent)]
     options += [f"-Drepository_address={address}", f"-Dlocale_dirs={work / 'locale'}"]
-    for language, files in (("en", [source.files]), ("zh_CN", [source.files, work / "translated"])):
+    for language, files in (
+        ("en", [source.files]),
+        (catalogs.LANGUAGE, [source.files, work / "translated"]),
+    ):
         own = [f"-Dlanguage={language}", f"-Dhtml_extra_path={','.join(map(str, files))}"]
         own += ["-d", str(work / language / "doctrees")]
         if sphinx([*options, *own, str(source.pages), str(work / language / "html")]):
             return 1
     shutil.rmtree(site, ignore_errors=True)
-    for language, folder in (("en", site), ("zh_CN", site / "zh")):
+    for language, folder in (("en", site), (catalogs.LANGUAGE, site / "zh")):
         out = work / language / "html"
         shutil.copytree(out, folder, ignore=shutil.ignore_patterns(*LEFT_OUT))
     (site / "index.html").touch()  # tests compare its time with those of the sources
@@ -49,12 +53,12 @@ def build(site: Path = SITE, work: Path = WORK, address: str | None = None) -> i
     return bool(broken)
 
 
-def _translate(notebook: Path, target: Path) -> None:
+def _translate(notebook: Path, target: Path, known: dict) -> None:
     """A notebook to download: what runs in it, and its output, stay as they are."""
     content = json.loads(notebook.read_text(encoding="utf-8"))
     for cell in content["cells"]:
         if cell["cell_type"] == "markdown":
-            cell["source"] = catalogs.translated("".join(cell["source"]))
+            cell["source"] = catalogs.translated("".join(cell["source"]), known)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 

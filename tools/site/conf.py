@@ -20,7 +20,7 @@ from collectives.course import chapters
 from tools import contents
 from tools.site import repository
 from tools.site.repository import ROOT
-from tools.translations import catalogs, messages
+from tools.translations import catalogs, paragraphs
 
 HERE = Path(__file__).parent
 
@@ -161,7 +161,7 @@ def translate_summaries(app, doctree, page: str) -> None:
     """What stands in HTML, of which Sphinx sees no words."""
     has, known = sphinx_locale.init(app.config.locale_dirs, app.config.language, page)[::-1]
     for raw in doctree.findall(nodes.raw) if has else ():
-        text = messages.SUMMARY.sub(lambda match: known.gettext(match[0]), raw.astext())
+        text = paragraphs.SUMMARY.sub(lambda match: known.gettext(match[0]), raw.astext())
         if text != raw.astext():
             raw[:] = [nodes.Text(text)]
 
@@ -186,11 +186,11 @@ def describe(app, doctree) -> None:
 
 def shortened(text: str, most: int = 200) -> str:
     """Its first sentences, at least one, that are no longer than `most` letters."""
-    first, *others = re.split(r"(?<=[.!?]) +", " ".join(text.split()))
+    first, *others = re.split(r"(?<=[.!?])(?= )|(?<=[。！？])", " ".join(text.split()))
     for sentence in others:
-        if len(first) + len(sentence) >= most:
+        if len(first) + len(sentence) > most:
             break
-        first = f"{first} {sentence}"
+        first += sentence
     return first
 
 
@@ -232,7 +232,7 @@ def source_of(page: str) -> str:
 
 def about_page(app, page: str, template: str, context: dict, doctree) -> None:
     address, source = app.config.repository_address, source_of(page)
-    chinese = app.config.language == "zh_CN"
+    chinese = app.config.language == catalogs.LANGUAGE
     context["chinese"] = chinese
     context["untranslated"] = chinese and page not in catalogs.pages()
     context["other_language"], context["metatags"] = _languages(context, page, chinese)

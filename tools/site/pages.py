@@ -244,7 +244,9 @@ def _docstrings(name: str) -> str:
 
 
 def _stills(readme: str) -> dict[str, str]:
-    """What a terminal shows behind each door of the front page: each is what a run has printed."""
+    """What a terminal shows behind each door of the front page. The README, a notebook and the
+    committed certificate hold what runs have printed; of the certificate it is the beginning.
+    """
     first, hang = re.findall(r"```(?:console|text)\n(\$ .*?)\n```", readme, re.DOTALL)[:2]
     notebook = json.loads((ROOT / "notebooks/route/two_copies.ipynb").read_text(encoding="utf-8"))
     pages = [

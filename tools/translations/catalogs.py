@@ -4,6 +4,7 @@ translations/zh_CN/PAGE.po has the paragraphs of a page of the site. One that se
 stands in the first of them alone. A paragraph whose English has changed is shown in English.
 """
 
+import io
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from collectives.course import chapters
 from collectives.course.practice import registry
 from tools.site.pages import Source
 from tools.site.repository import ROOT
-from tools.translations import messages
+from tools.translations import paragraphs
 
 LANGUAGE = "zh_CN"
 FOLDER = ROOT / "translations" / LANGUAGE
@@ -96,7 +97,7 @@ def in_chinese(message: str, known: dict[str, Message]) -> str | None:
     before, title, after = parts(message)
     if title in known:
         return f"{before}{known[title].string}{after.replace(', ', '，')}"
-    return None if messages.has_language(message) else message
+    return None if paragraphs.has_language(message) else message
 
 
 def of_page(source: Path, page: str) -> list[str]:
@@ -104,7 +105,7 @@ def of_page(source: Path, page: str) -> list[str]:
     if page != WORDS:
         notebook = source / f"{page}.ipynb"
         file = notebook if notebook.is_file() else source / f"{page}.md"
-        return list(dict.fromkeys(messages.of_page(file))) if file.is_file() else []
+        return list(dict.fromkeys(paragraphs.of_page(file))) if file.is_file() else []
     found = list(THEME)
     for template in sorted((ROOT / "tools/site/templates").glob("*.html")):
         for text in re.findall(r"\{% trans.*?%\}(.*?)\{% endtrans", template.read_text("utf-8")):
@@ -114,31 +115,19 @@ def of_page(source: Path, page: str) -> list[str]:
 
 def update(source: Path) -> None:
     """Bring the catalogs up to the English: an entry of which the English changed is fuzzy."""
-    known, placed = entries(), set()
-    for page in (
-        *pages(),
-        WORDS,
-    ):  # of all entries, known now: a paragraph may come to another page
+    known, placed = entries(), set()  # known now: a paragraph may come to another page
+    for page in (*pages(), WORDS):
         template, catalog = Catalog(fuzzy=False), read(page)
         for shown in of_page(source, page):
             message = parts(shown)[1] or shown
-            if message not in placed and (page == WORDS or messages.has_language(shown)):
+            if message not in placed and (page == WORDS or paragraphs.has_language(shown)):
                 placed.add(message)
                 template.add(message)
                 if message in known and message not in catalog:
                     entry = known[message]
                     catalog.add(message, entry.string, user_comments=entry.user_comments)
         catalog.update(template, update_header_comment=False, update_creation_date=False)
-        path = FOLDER / f"{page}.po"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
-            write_po(
-                *(file, catalog),
-                width=0,
-                no_location=True,
-                omit_header=True,
-                ignore_obsolete=True,
-            )
+        _write(FOLDER / f"{page}.po", catalog, no_location=True, ignore_obsolete=True)
 
 
 def missing(source: Path) -> Iterator[Missing]:
@@ -166,24 +155,27 @@ def stage(source: Path, folder: Path) -> None:
             if (chinese := in_chinese(message, known)) is not None:
                 catalog.add(message, chinese)
         # The words of templates are those that Sphinx itself has in this catalog.
-        path = folder / LANGUAGE / "LC_MESSAGES" / f"{'sphinx' if page == WORDS else page}.po"
+        name = "sphinx" if page == WORDS else page
+        _write(folder / LANGUAGE / "LC_MESSAGES" / f"{name}.po", catalog)
+
+
+def _write(path: Path, catalog: Catalog, **options: bool) -> None:
+    """Only if it has changed: Sphinx and the tests of the site look at its time."""
+    text = io.BytesIO()
+    write_po(text, catalog, width=0, omit_header=True, **options)
+    if not path.is_file() or path.read_bytes() != text.getvalue():
         path.parent.mkdir(parents=True, exist_ok=True)
-        before = path.read_bytes() if path.is_file() else b""
-        new = path.with_suffix(".new")
-        with new.open("wb") as file:
-            write_po(file, catalog, width=0, omit_header=True)
-        new.replace(path) if new.read_bytes() != before else new.unlink()
+        path.write_bytes(text.getvalue())
 
 
-def translated(text: str) -> str:
-    """Markdown in Chinese."""
-    known = entries()
+def translated(text: str, known: dict[str, Message]) -> str:
+    """Markdown in Chinese. `known`: see `entries`."""
 
     def of(message: str) -> str:
         chinese = in_chinese(message, known)
         return f"{CHANGED} {message}" if chinese is None else chinese
 
-    return messages.replaced(text, of)
+    return paragraphs.replaced(text, of)
 
 
 def readme() -> str:
@@ -195,7 +187,7 @@ def readme() -> str:
         slug = heading[3:].lower().replace(" ", "-").replace(".", "")
         if slug in linked:
             text = text.replace(f"{heading}\n", f'<a id="{slug}"></a>\n\n{heading}\n')
-    return f"{title}{TO_ENGLISH}{translated(text)}"
+    return f"{title}{TO_ENGLISH}{translated(text, entries())}"
 
 
 def tasks() -> str:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 
-from tools.translations import catalogs, messages
+from tools.translations import catalogs, paragraphs
 
 HAN = "[\u3400-\u9fff]"
 NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
@@ -25,7 +25,7 @@ def faults(english: str, chinese: str) -> Iterator[str]:
     for kind, what in after - before:
         yield f"adds the {kind} {what!r}"
     yield from _misled(english, chinese)
-    said, text = messages.prose(english), _flat(chinese)
+    said, text = paragraphs.prose(english), _flat(chinese)
     for term, words in terms()["words"].items():
         term = rf"(?<![\w-]){term}(?:s|es)?(?![\w-])"
         around = rf"((?:\S+ )?['\"]?)({term})(['\"]?(?: \w+)?)"
@@ -43,7 +43,7 @@ def faults(english: str, chinese: str) -> Iterator[str]:
 def _kept(message: str) -> Counter:
     """Code, numbers, names of the API, targets of links and emphasis, which have no language."""
     found: Counter = Counter()
-    for token in messages.INLINE.parseInline(message)[0].children or ():
+    for token in paragraphs.INLINE.parseInline(message)[0].children or ():
         if token.type == "code_inline":
             found["code", token.content] += 1
         elif token.type in ("link_open", "image"):
@@ -74,7 +74,7 @@ def _links(message: str) -> list[tuple[str, str]]:
     """The text of each link, and where it leads."""
     found: list[tuple[str, str]] = []
     is_open = False
-    for token in messages.INLINE.parseInline(message)[0].children or ():
+    for token in paragraphs.INLINE.parseInline(message)[0].children or ():
         if token.type in ("link_open", "link_close"):
             is_open = token.type == "link_open"
             found += [("", str(token.attrs["href"]))] if is_open else []
@@ -86,7 +86,7 @@ def _links(message: str) -> list[tuple[str, str]]:
 def _flat(message: str) -> str:
     """As it is read, with one letter for each code span."""
     shown = {"code_inline": "x", "softbreak": " "}
-    tokens = messages.INLINE.parseInline(message)[0].children or ()
+    tokens = paragraphs.INLINE.parseInline(message)[0].children or ()
     return "".join(shown.get(token.type, token.content) for token in tokens)
 
 

@@ -3,6 +3,7 @@
 A hint says what is risky although all calls fit together, and what to do.
 """
 
+import functools
 from collections.abc import Callable, Iterable
 
 from collectives.diagnosis.rules.report import format_call, location
@@ -17,19 +18,17 @@ from collectives.words import ranks
 def hints(
     noticed: Iterable[RiskyCall],
     verdict: Ending,
-    wrong_with_gaps: Callable[[Call], str] = lambda call: "",
+    wrong_with_gaps: Callable[[Call], str],
 ) -> tuple[Hint, ...]:
     """The hints for a run that ended with this kind of verdict.
 
     Only if nothing is wrong is a missing wait worth a hint: a rank that failed could not wait any
     more. `wrong_with_gaps` says why a backend gives wrong results for a tensor with gaps, or "".
     """
+    kinds = _KINDS | {"gaps": functools.partial(_gaps, wrong_with_gaps)}
     found = {}
     for risk in noticed:
-        if risk.kind == "gaps":
-            hint = _gaps(risk.call, wrong_with_gaps(risk.call))
-        else:
-            hint = _KINDS[risk.kind](risk)
+        hint = kinds[risk.kind](risk)
         if hint is None or (verdict is not Ending.OK and risk.kind == "unawaited"):
             continue
         found[hint.call.rank, hint.call.file, hint.call.line, hint.risk] = hint
@@ -78,9 +77,11 @@ def _gives_only(call: Call) -> bool:
     return spec.flow is Flow.SEND or (spec.flow is Flow.TO_ROOT and not is_root)
 
 
-def _gaps(call: Call, reason: str) -> Hint | None:
+def _gaps(wrong_with_gaps: Callable[[Call], str], risk: RiskyCall) -> Hint | None:
+    if not (reason := wrong_with_gaps(risk.call)):
+        return None
     cure = f"{reason}; pass a contiguous() copy, and copy the result back"
-    return Hint(call, f"gave {format_call(call)} a tensor with gaps", cure) if reason else None
+    return Hint(risk.call, f"gave {format_call(risk.call)} a tensor with gaps", cure)
 
 
 def _shares(risk: RiskyCall) -> Hint:

@@ -53,9 +53,11 @@ class RankProcess:
         seen in the code of the pool; one that ends the program itself, in the program.
         """
         if self.gone is not None:
+            at, status = self.gone
             file = self.facts().seen_at[0]
-            if self.gone[1] in (None, -signal.SIGTERM) or (file and stack.is_library(file)):
-                self.gone = self.gone[0], 0
+            is_of_pool = (status or 0) > 0 and file and stack.is_library(file)
+            if status in (None, -signal.SIGTERM) or is_of_pool:
+                self.gone = at, 0
 
     def read(self, place: int) -> dict:
         """What the process wrote there (see call_log): call_log.ANSWER or call_log.RAISED."""

@@ -24,10 +24,8 @@ def _load_recorder(folder: str) -> None:
 
         recording = inject.Recording(pathlib.Path(folder))
         recording.begin()
-        if notes := os.environ.get("COLLECTIVES_CHECK_TRAINING"):
-            from _collectives_recorder.own_script import watch
-
-            watch.begin(pathlib.Path(notes), recording)
+        if watch := os.environ.get("COLLECTIVES_WATCH"):  # of a tool that looks at more than calls
+            importlib.import_module(f"_collectives_recorder.{watch}").begin(recording)
     except Exception as error:  # the program runs on without it, and the report says so
         with open(os.path.join(folder, f"{os.getpid()}.unwatched"), "w", encoding="utf-8") as file:
             file.write(f"{type(error).__name__}: {error}")

@@ -17,8 +17,6 @@ const continueReading = () => {
   } catch (error) { if (!(error instanceof DOMException)) throw error; }
 };
 
-// The page in a frame gets the end of this page's address and its colours, and says how high it is
-// and what it shows.
 // A long table shows only the rows with what its reader types.
 const findRows = table => {
   const input = document.createElement("input"), rows = [...table.tBodies[0].rows];
@@ -42,6 +40,8 @@ addEventListener("DOMContentLoaded", () => {
   continueReading();
   for (const table of document.querySelectorAll(".bd-article table")) if (table.tBodies[0]?.rows.length > 25) findRows(table);
 
+  // The page in a frame gets the end of this page's address and its colours, and says how high it
+  // is and what it shows.
   const frame = document.getElementById("in-frame");
   if (!frame) return;
   const theme = () => frame.contentWindow.postMessage({theme: document.documentElement.dataset.theme}, "*");
