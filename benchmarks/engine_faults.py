@@ -17,7 +17,8 @@ def calls(protocol: str, healthy: str) -> list[dict]:
     """When the requests and the broadcasts of one update began and ended."""
     with tempfile.NamedTemporaryFile() as file:
         words = ["--updates", 1, "--bucket-mib", 0.05, "--record", file.name]
-        played_engines.trained(protocol, [healthy], *words)
+        status, last, _ = played_engines.trained(protocol, [healthy], *words)
+        assert status == 0, last
         events = json.loads(Path(file.name).read_text("utf-8"))
     keys = ("lane", "began", "ended", "route", "bytes")
     return [{key: one[key] for key in keys if key in one} for one in events]
@@ -25,6 +26,8 @@ def calls(protocol: str, healthy: str) -> list[dict]:
 
 def main() -> None:
     again = sys.argv[1:]  # only these, and the picture
+    if unknown := set(again) - played_engines.faults().keys():
+        sys.exit(f"{', '.join(sorted(unknown))}: no fault of examples/weight_update_engines.")
     found = json.loads(FILE.read_text("utf-8")) if again else {"limit": played_engines.LIMIT}
     for protocol in ("sglang", "vllm"):
         rows = found.setdefault(protocol, {})

@@ -114,7 +114,9 @@ class Engine:
             raise Trouble(f"no answer to {route} within {self.limit + 2:g} s", self) from error
         except (OSError, http.client.HTTPException) as error:
             self.alive = False
-            raise Trouble("the engine is gone: its server closed the line", self) from error
+            is_refused = isinstance(error, ConnectionRefusedError)
+            why = "nobody listens at its address" if is_refused else "its server closed the line"
+            raise Trouble(f"the engine is gone: {why}", self) from error
         finally:
             line.close()
             note("http", began, engine=self.url, route=route)
@@ -452,6 +454,8 @@ class Sender:
         if not self.groups and not self.options.colocated:
             self.meet_all()
         self.each("begin_once")
+        if not self.engines:
+            return True
         if self.has_left():
             return False
         asked, engines = [], []
@@ -542,18 +546,21 @@ def differences(engine, ranks, before, weights, all_found):
     """What an engine holds otherwise than the trainer, by rank and tensor, or an empty text."""
     if len(ranks) != engine.tp:
         return f"its checksums are of {len(ranks)} ranks, and it has {engine.tp}"
-    if ranks == before:
-        return "it answered 200 and has taken nothing: all its tensors are as they were"
+    nothing = "it answered 200 and has taken nothing: all its tensors are as they were"
     for rank, sums in enumerate(ranks):
         ours = {name: cut(name, one, rank, engine.tp) for name, one in weights.items()}
         ours["head.weight"] = ours["embed.weight"]
         if set(sums) != set(ours):  # a real engine, which fuses tensors: compare it with its like
+            if ranks == before:
+                return nothing
             like = [found for one, found in all_found.items() if one.tp == engine.tp]
             if any(found[rank] != sums for found in like):
                 return f"its rank {rank} holds other weights than the same rank of another engine"
             continue
         digests = {name: sha256(one)[: engine.digits] for name, one in ours.items()}
         if wrong := [name for name in digests if sums[name] != digests[name]]:
+            if ranks == before:
+                return nothing
             return f"its rank {rank} holds other weights than the trainer in {', '.join(wrong)}"
     return ""
 
@@ -585,7 +592,8 @@ def main(options):
     if ranks > 1:
         dist.init_process_group(backend=options.backend)
     torch.manual_seed(0)
-    model = Network(options.width).to("cuda" if options.backend == "nccl" else "cpu")
+    gpu = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
+    model = Network(options.width).to(gpu if options.backend == "nccl" else "cpu")
     sender = Sender(options) if ranks == 1 or dist.get_rank() == 0 else None
     if sender:
         for one in [Asked(engine.ask, PROMPT) for engine in sender.engines]:
@@ -594,7 +602,8 @@ def main(options):
         train_step(model, version, ranks)
         if sender and sender.engines:
             sender.update(version, to_send(model))
-            print(f"version {version}: {len(sender.engines)} engines hold it", flush=True)
+            held = f"held by {len(sender.engines)} of {len(options.engine)} engines"
+            print(f"version {version}: {held}", flush=True)
     if sender:
         sender.part()
         if options.record:
@@ -611,8 +620,7 @@ if __name__ == "__main__":
     parser.add_argument("--engine", action="append", required=True, metavar="URL")
     parser.add_argument("--protocol", choices=["sglang", "vllm"], default="sglang")
     parser.add_argument("--host", default="127.0.0.1", help="of this machine, for the engines")
-    backend = "nccl" if torch.cuda.is_available() else "gloo"
-    parser.add_argument("--backend", default=backend, help="gloo for the stub, which has no GPU")
+    parser.add_argument("--backend", default="gloo", help="nccl for engines on GPUs, not the stub")
     parser.add_argument("--updates", type=int, default=3)
     parser.add_argument("--bucket-mib", type=float, default=512)
     parser.add_argument("--colocated", action="store_true", help="hand over by shared memory")
@@ -621,6 +629,8 @@ if __name__ == "__main__":
     parser.add_argument("--width", type=int, default=64, help="of the model")
     parser.add_argument("--record", metavar="FILE", help="write when each request began and ended")
     options = parser.parse_args()
+    if options.updates < 1:
+        parser.error("--updates: without one, nothing is compared")
     if options.host == "127.0.0.1":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
     main(options)

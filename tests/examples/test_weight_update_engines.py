@@ -140,8 +140,8 @@ def test_a_trainer_after_one_that_was_killed(protocol):
     with engine(protocol, tp=2) as one:
         command = f"python {FOLDER}/trainer.py --protocol {protocol} --engine {one}"
         with started(f"{command} --updates 1000000", FOLDER) as killed:
-            while not killed.stdout.readline().startswith("version 2"):
-                pass
+            # The pipe ends with the trainer, so this does not wait for one that has died.
+            assert any(line.startswith("version 2") for line in killed.stdout)
             killed.kill()
         status, last, lines = trained(protocol, [one])
     assert last["held_by"] == [one], lines
@@ -198,15 +198,14 @@ def test_a_fault_that_nobody_has_foreseen_is_named(fault, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", faults())
 def test_a_fault_is_named_as_the_page_says(fault, protocol, healthy):
-    measured = MEASURED[protocol][fault]
+    measured = dict(MEASURED[protocol][fault])
     if lacks(fault, protocol):
         assert measured["lacks"] == lacks(fault, protocol)
         return
     found = met(fault, protocol, healthy)
-    seconds = found.pop("seconds"), measured.pop("seconds")
+    del found["seconds"], measured["seconds"]  # another run takes others
     assert measured.pop("does") == faults()[fault]
     assert (found, found["status"]) == (measured, 1)
-    assert abs(seconds[0] - seconds[1]) < 5
 
 
 @pytest.mark.slow
@@ -228,6 +227,23 @@ def test_the_help_lists_the_faults():
     )
     assert {*faults(), "none"} == set(listed)
     assert module("faults").none.__doc__ == "a healthy engine"
+    said = finished(f"python {FOLDER}/stub_engine.py --help", cwd=FOLDER).stdout
+    assert [name for name in listed if name not in said] == []
+
+
+def test_without_an_update_nothing_is_compared_and_that_is_bad_usage():
+    done = finished(
+        f"python {FOLDER}/trainer.py --engine http://127.0.0.1:9 --updates 0", cwd=FOLDER
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_an_engine_that_holds_the_weights_already_has_taken_them(protocol):
+    """As that of a trainer that was started again."""
+    with engine(protocol) as one:
+        for _ in range(2):
+            status, last, lines = trained(protocol, [one], "--updates", 1)
+            assert (status, last["named"], last["held_by"]) == (0, [], [one]), lines
 
 
 # The words of the protocols, as a tool has read them in the wheels.
