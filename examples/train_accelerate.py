@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 import torch.distributed.nn.functional  # before there is a group, which it would keep
 from accelerate import Accelerator, DataLoaderConfiguration
+from accelerate.utils import broadcast_object_list
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -97,8 +98,8 @@ def main(options):
     held_out = DataLoader(digits(False, dtype), 64)
     model, optimizer, data, held_out = accelerator.prepare(model, optimizer, data, held_out)
     accelerator.register_for_checkpointing(schedule)
-    done = len(list(options.folder.glob("epoch-*")))
-    accelerator.wait_for_everyone()  # all have counted before anybody saves
+    counts = broadcast_object_list([len(list(options.folder.glob("epoch-*")))])
+    done = counts[0]  # rank 0 has counted for all
     if done:
         accelerator.load_state(options.folder / f"epoch-{done - 1}")
     for epoch in range(done, options.epochs):
@@ -112,7 +113,10 @@ def main(options):
                 schedule.step()
         loss, accuracy = validate(accelerator, model, held_out)
         say(f"epoch {epoch}: held out {loss:.3f}, {accuracy:.1%}")
-        accelerator.save_state(options.folder / f"epoch-{epoch}")
+        accelerator.save_state(options.folder / "draft")
+        accelerator.wait_for_everyone()
+        if accelerator.is_main_process:  # it gets its name when all of it is there
+            (options.folder / "draft").rename(options.folder / f"epoch-{epoch}")
     # Without `module.` before each name, which `prepare` has put there.
     state = accelerator.unwrap_model(model).state_dict()
     accelerator.save({"model": state}, options.folder / "model.pt")

@@ -8,8 +8,8 @@ You have probably read that gloo cannot do `reduce_scatter`, that `broadcast` is
 the model misses data without `set_epoch`. Such sentences are copied from page to page. Some were
 true once, others never were, and from the sentence alone you cannot tell which.
 
-Here we run them. Each section has one claim, where it is said, a short program that would behave
-differently if the claim were true, and a verdict. At the end you can forget two dozen claims, and
+Here we run them. A section has one claim, or a few that belong together, and a short program that
+would behave differently if they were true. At the end you can forget two dozen claims, and
 you know how to test the next one that you meet.
 
 Where we name no page, we know the claim from programs that rely on it. The programs run on gloo and

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# training: validation, no_sync, DDP and checkpoints gone wrong
+# training: validation, micro-batches, DDP and checkpoints gone wrong
 
 A model trains on several ranks, and the loop around the collectives goes wrong: validation,
 micro-batches, DDP, batch norm, checkpoints.

@@ -50,7 +50,7 @@ suppress_warnings = ["i18n.inconsistent_references"]  # a note has links of its 
 
 # subtle: Sphinx gives a translated link what the English link to the same page has. Of two links to
 # one page, both would lead to the anchor of the last. So a translated link keeps its own anchor.
-i18n.EXCLUDED_PENDING_XREF_ATTRIBUTES += ("reftargetid",)  # type: ignore[assignment]
+i18n.EXCLUDED_PENDING_XREF_ATTRIBUTES += ("reftargetid",)
 
 html_theme = "pydata_sphinx_theme"
 html_title = "collectives"
