@@ -20,7 +20,7 @@ def calls(protocol: str, healthy: str) -> list[dict]:
         status, last, _ = played_engines.trained(protocol, [healthy], *words)
         assert status == 0, last
         events = json.loads(Path(file.name).read_text("utf-8"))
-    keys = ("lane", "began", "ended", "route", "bytes")
+    keys = ("lane", "began", "ended", "route", "status", "bytes")
     return [{key: one[key] for key in keys if key in one} for one in events]
 
 

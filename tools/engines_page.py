@@ -36,43 +36,53 @@ def shorter(text: str) -> str:
     return before + after.removesuffix('"}')
 
 
+def one_update(events: list[dict]) -> list[dict]:
+    """What was under way between the pause and the last answer, by its beginning."""
+    first = next(n for n, one in enumerate(events) if "pause" in one.get("route", ""))
+    after = ("/destroy_weights_update_group", "/shutdown_weight_transfer_engine")
+    found = [one for one in events[first:] if one.get("route") not in after]
+    return sorted(found, key=lambda one: one["began"])
+
+
 def svg() -> str:
-    """Two lanes for each protocol: requests, and what went by broadcast meanwhile."""
+    """Two lanes for each protocol. Time runs down: a row for each beginning and each end."""
     from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
 
     from collectives.pictures import page, picture
-    from collectives.pictures.colours import PAGE, PALETTE
+    from collectives.pictures.colours import GREY, LIGHT, PAGE, PALETTE
+
+    lanes = {"http": (0, 0.65, PALETTE[4]), "broadcast": (0.68, 1, PALETTE[2])}  # edges, colour
+    updates = {protocol: one_update(found) for protocol, found in measured()["calls"].items()}
+    rows, broad = 2 * max(map(len, updates.values())), 0.025
 
     @page.default_style
     def draw() -> Figure:
-        figure = Figure(figsize=(page.WIDEST, 8), facecolor=PAGE, layout="constrained")
-        figure.suptitle("One update: the requests, and the broadcasts between them")
+        figure = Figure(figsize=(page.WIDEST, 5.6), facecolor=PAGE, layout="constrained")
+        figure.suptitle("One update: a bar is a request until its answer, or a broadcast")
         told = []
-        for axes, (protocol, events) in zip(
-            figure.subplots(2), measured()["calls"].items(), strict=True
-        ):
-            first = next(n for n, one in enumerate(events) if "pause" in one.get("route", ""))
-            after = ("/destroy_weights_update_group", "/shutdown_weight_transfer_engine")
-            events = [one for one in events[first:] if one.get("route") not in after]
-            events.sort(key=lambda one: one["began"])
-            zero = events[0]["began"]
-            axes.set_title(NAMES[protocol], loc="left", fontsize=10)
-            axes.set(facecolor=PAGE, ylim=(len(events) - 0.4, -0.6))
-            axes.set_yticks([])
-            axes.spines[["top", "right", "left"]].set_visible(False)
-            longest = max(one["ended"] - zero for one in events) * 1000
-            axes.set_xlim(0, 1.75 * longest)
-            for y, one in enumerate(events):
-                begin, end = ((one[key] - zero) * 1000 for key in ("began", "ended"))
-                text = one.get("route") or f"{one['lane']} of {one['bytes']:,} bytes"
-                colour = PALETTE[1 if one["lane"] == "http" else 2]
-                axes.barh(y, max(end - begin, 0.1), 0.7, left=begin, color=colour)
-                axes.text(end + longest / 80, y, text, fontsize=page.SMALL, va="center")
+        for axes, protocol in zip(figure.subplots(1, 2), updates, strict=True):
+            events = updates[protocol]
+            times = sorted(one[key] for one in events for key in ("began", "ended"))
+            axes.set(xlim=(0, 1), ylim=(rows, -2.6))
+            axes.axis("off")
+            axes.text(0, -2, NAMES[protocol], weight="bold")
+            for name, (left, right, _) in lanes.items():
+                axes.barh(-0.5, right - left, rows, left=left, align="edge", color=LIGHT)
+                title = "HTTP" if name == "http" else name
+                axes.text(left, -0.8, title, fontsize=page.SMALL, color=GREY)
+            for one in events:
+                left, _, colour = lanes[one["lane"]]
+                top, end = times.index(one["began"]), times.index(one["ended"])
+                # A request that began while others of its lane were open stands beside them.
+                beside = [x for x in events if x["began"] < one["began"] < x["ended"]]
+                left += 0.02 + 2 * broad * sum(x["lane"] == one["lane"] for x in beside)
+                axes.bar(left, end - top, broad, top, align="edge", color=colour)
+                text = one.get("route") or f"{one['bytes']:,} bytes"
+                if (status := one.get("status", 200)) != 200:
+                    text += f": {status}"
+                place = (left + 2 * broad, (top + min(end, top + 1)) / 2)
+                axes.text(*place, text, fontsize=page.SMALL, va="center")
                 told.append(text)
-            axes.set_xlabel("milliseconds")
-            lanes = {"HTTP": PALETTE[1], "broadcast": PALETTE[2]}
-            axes.legend([Patch(color=one) for one in lanes.values()], lanes, frameon=False)
         figure.set_label(f"In this order: {', '.join(told)}.")
         return figure
 

@@ -94,7 +94,7 @@ MATRICES = 4 * WIDTH * WIDTH + 2 * 4 * WIDTH * WIDTH  # attention, and the MLP
 BYTES = 2 * WIDTH * 4 + 2 * (48 * WIDTH + MATRICES + 4 * WIDTH)  # norms in float32
 
 
-def test_the_picture_has_the_bytes_of_the_model():
+def test_the_picture_has_the_bytes_of_the_model_between_a_request_and_its_answer():
     """In two buckets: the second one begins where the first has more than 0.05 MiB."""
     before = 2 * WIDTH * 4 + 2 * (48 * WIDTH + 4 * WIDTH * WIDTH)
     first = before + 2 * 4 * WIDTH * WIDTH
@@ -102,6 +102,10 @@ def test_the_picture_has_the_bytes_of_the_model():
     for events in MEASURED["calls"].values():
         sent = [one["bytes"] for one in events if one["lane"] == "broadcast"]
         assert sent == [first, BYTES - first]
+        requests = [one for one in events if "/update_weights" in one.get("route", "")]
+        for sent in (one for one in events if one["lane"] == "broadcast"):
+            around = [one for one in requests if one["began"] < sent["began"] < one["ended"]]
+            assert [sent["ended"] < one["ended"] for one in around] == [True]
 
 
 @needs_a_lab
@@ -196,9 +200,11 @@ def test_a_fault_that_nobody_has_foreseen_is_named(fault, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("protocol", [*PROTOCOLS, "sglang-0.5.20"], indirect=True)
 @pytest.mark.parametrize("fault", faults())
 def test_a_fault_is_named_as_the_page_says(fault, protocol, healthy):
-    measured = dict(MEASURED[protocol][fault])
+    """SGLang without sessions shows the same as SGLang with them."""
+    measured = dict(MEASURED[protocol.partition("-")[0]][fault])
     if lacks(fault, protocol):
         assert measured["lacks"] == lacks(fault, protocol)
         return
@@ -231,11 +237,17 @@ def test_the_help_lists_the_faults():
     assert [name for name in listed if name not in said] == []
 
 
-def test_without_an_update_nothing_is_compared_and_that_is_bad_usage():
-    done = finished(
-        f"python {FOLDER}/trainer.py --engine http://127.0.0.1:9 --updates 0", cwd=FOLDER
-    )
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--updates 0", "without one, nothing is compared"),
+        ("--protocol vllm --backend nccl", "install vLLM here"),
+    ],
+)
+def test_bad_usage_is_told_before_any_engine_is_asked(words, says):
+    done = finished(f"python {FOLDER}/trainer.py --engine http://127.0.0.1:9 {words}", cwd=FOLDER)
     assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
 
 
 def test_an_engine_that_holds_the_weights_already_has_taken_them(protocol):
