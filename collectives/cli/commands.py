@@ -27,6 +27,11 @@ from collectives.course.console import check_stdout, print_text
 class _Commands(typer.core.TyperGroup):
     """Each command returns its exit status, or None for 0."""
 
+    def parse_args(self, ctx, args):
+        if "--help" in args or len(args) < 2:  # some commands answer with their help
+            terminal.make_help_readable(self.commands.values())
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx):
         try:
             try:

@@ -2,6 +2,7 @@
 their status.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +14,26 @@ from collectives.course.console import print_text
 from collectives.launcher.worker import is_alone_or_rank
 
 Modules = Annotated[list[str] | None, typer.Option(IMPORT, metavar="MODULE", help=IMPORT_HELP)]
+
+
+def make_help_readable(commands: Iterable[typer.core.TyperCommand]) -> None:
+    """Typer's help in colours that can be read on a white ground, too.
+
+    Its lines end where the terminal does, and not where those of the docstring do.
+
+    subtle: not at the import of this file. Rich's parts for it take as long as all else together.
+    """
+    from typer import rich_utils
+
+    from collectives.course.rich_console import READABLE
+
+    colours = READABLE | {"cyan": "color(26)"}
+    for name, style in vars(rich_utils).items():
+        if name.startswith("STYLE_") and isinstance(style, str):
+            words = dict.fromkeys(colours.get(word, word) for word in style.split())
+            setattr(rich_utils, name, " ".join(words))
+    for command in commands:
+        command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", command.help or "")
 
 
 def failed(command: str, error: Exception) -> int:

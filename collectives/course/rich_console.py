@@ -9,11 +9,18 @@ from collections.abc import Iterable
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
+from rich.theme import Theme
 
 from collectives.words import printable
 
+# Yellow and green can hardly be read on white, and what is dim cannot; these can, on black, too.
+READABLE = {"green": "color(28)", "yellow": "color(130)", "dim": "color(243)"}
+
 
 class _Console(Console):
+    def __init__(self, **options):
+        super().__init__(theme=Theme(READABLE), **options)
+
     def render_str(self, text: str, **options) -> Text:
         return super().render_str(printable(text), **options)
 
