@@ -81,15 +81,15 @@ if __name__ == "__main__":
 # **Verdict.** False today, although each part was true once. Every rank prints `[4.0] [0.0, 1.0,
 # 2.0, 3.0] [15.0]`, where 15 is the mean of 0, 10, 20 and 30. gloo learned these calls one after
 # the other: the forms that take one tensor came first, and those that take lists followed. This is
-# what we measured on five versions of torch:
+# what we measured on six versions of torch:
 #
-# | call | 2.6 | 2.9 | 2.13 | 2.14 | 2.15 |
-# |---|---|---|---|---|---|
-# | `reduce_scatter` | refuses | works | works | works | works |
-# | `reduce_scatter_single` | works | works | works | works | works |
-# | `all_to_all` | refuses | refuses | works | works | works |
-# | `all_to_all_single` | works | works | works | works | works |
-# | `all_reduce`, `AVG` | refuses | works | works | works | works |
+# | call | 2.6 | 2.9 | 2.11 | 2.13 | 2.14 | 2.15 |
+# |---|---|---|---|---|---|---|
+# | `reduce_scatter` | refuses | works | works | works | works | works |
+# | `reduce_scatter_single` | works | works | works | works | works | works |
+# | `all_to_all` | refuses | refuses | refuses | works | works | works |
+# | `all_to_all_single` | works | works | works | works | works | works |
+# | `all_reduce`, `AVG` | refuses | works | works | works | works | works |
 
 # %% [markdown]
 # ## Backends: MPI needs a PyTorch that you build yourself
