@@ -67,8 +67,9 @@ def prose():
     return found
 
 
-# What gloo adds of late: an older torch says nothing of the kind.
-ADDED = "" if claims.holds(">=2.13", torch.__version__) else "This is typically caused"
+# What gloo adds of late: an older torch says nothing of the kind, and ends without a full stop.
+ADDED = re.compile(r"\.\s+This is typically caused.*", re.DOTALL)
+IS_ADDED = claims.holds(">=2.13", torch.__version__)
 
 
 def quotes(name):
@@ -76,7 +77,7 @@ def quotes(name):
     return [
         Quote(
             " ".join(lead.strip().rpartition("\n\n")[2].split()),
-            text.partition(ADDED)[0] if ADDED else text,
+            text if IS_ADDED else ADDED.sub("", text),
         )
         for lead, text in zip(parts[:-1:2], parts[1::2], strict=True)
     ]
