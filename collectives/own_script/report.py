@@ -2,10 +2,11 @@
 
 import tomllib
 from collections import Counter
+from itertools import chain
 
 from collectives.course import chapters
 from collectives.own_script.rules import RULES, WRONG, Finding
-from collectives.own_script.seen import Seen, side_by_side
+from collectives.own_script.seen import Seen, all_samples, side_by_side
 from collectives.recording.ending import Ending
 from collectives.words import counted, printable
 
@@ -17,18 +18,17 @@ def judge(seen: Seen) -> dict[str, Finding]:
 
 def cannot_run(seen: Seen) -> str:
     """Why nothing can be said of the script; empty where something can."""
-    notes = [note for rank in seen.ranks for note in rank.notes]
+    notes = list(chain.from_iterable(rank.notes for rank in seen.ranks))
     for note in notes:
         if note["kind"] == "spawn":
             what = "by torch.multiprocessing: leave that to torchrun, and read RANK"
             return f"it starts its ranks itself, in {note['at']}, {what}"
         if note.get("outside"):
             return f"{note['at']} saves to {note['file']}: name a file below the current folder"
-    ended_well = seen.verdict.kind in (Ending.OK, Ending.SLOW, Ending.NOT_DISTRIBUTED)
-    if ended_well and not seen.communicates():
-        return "it calls nothing of torch.distributed: begin with init_process_group"
-    if not ended_well:
+    if seen.verdict.kind not in (Ending.OK, Ending.SLOW, Ending.NOT_DISTRIBUTED):
         return f"it fails: {seen.short(seen.verdict.says)}"
+    if not seen.communicates():
+        return "it calls nothing of torch.distributed: begin with init_process_group"
     if any(note["kind"] == "step" for note in notes):
         return ""
     for note in notes:
@@ -38,18 +38,17 @@ def cannot_run(seen: Seen) -> str:
 
 
 def samples(seen: Seen) -> list[dict]:
-    """By pass over the data: how many samples each rank had, none had, or more than one."""
+    """By pass over the data: how many samples each rank had, none had, or more than one.
+
+    Missing are those that one process had.
+    """
     rows = []
     for which in ("training", "validation"):
-        for number, passes in enumerate(side_by_side(seen.ranks, which)):
-            counts = Counter(sample for one in passes for sample in one.samples())
-            if (length := passes[0].begin["length"]) and counts:
-                row: dict = {
-                    "pass": f"{which} {number}",
-                    "ranks": [len(one.samples()) for one in passes],
-                }
-                row |= {"missing": length - len(counts), "twice": counts.total() - len(counts)}
-                rows.append(row)
+        for number, (alone, *passes) in enumerate(side_by_side([seen.one, *seen.ranks], which)):
+            if counts := all_samples(passes):
+                missing = len(set(alone.samples()) - set(counts))
+                row = {"pass": f"{which} {number}", "ranks": [len(it.samples()) for it in passes]}
+                rows.append(row | {"missing": missing, "twice": counts.total() - len(counts)})
     return rows
 
 
@@ -60,16 +59,24 @@ def have_equal_weights(seen: Seen) -> bool | None:
     return all(one == row[0] for row in rows for one in row) if rows else None
 
 
-def as_json(seen: Seen, findings: dict[str, Finding], status: int) -> dict:
-    return {
-        "findings": {name: finding._asdict() for name, finding in findings.items()},
-        "samples": samples(seen),
-        "equal_weights": have_equal_weights(seen),
-        "difference_from_one_rank": seen.differs,
-        "not_looked_at": libraries(seen),
-        "verdict": seen.short(seen.verdict.says),
-        "status": status,
-    }
+def difference(seen: Seen) -> str:
+    """How far the weights lie apart after the first steps, on one rank and on several."""
+    if seen.one.draws():
+        return "no, forward draws random numbers"
+    firsts = next(side_by_side([seen.one, *seen.ranks], "training"), ())
+    begins = [one.begin["weights"] for one in firsts[:2]]
+    furthest, count = 0.0, 0
+    for alone, *steps in zip(*(one.steps for one in firsts), strict=False):
+        samples = sum((step["samples"] for step in steps), Counter[int]())
+        if not alone["weights"] or not samples or alone["samples"] != samples:
+            break
+        pairs = zip(alone["weights"], steps[0]["weights"], strict=True)
+        furthest, count = max(furthest, *(abs(a - b) for a, b in pairs)), count + 1
+    if not count:
+        return "no, a step has other samples on one rank"
+    if begins[0] != begins[1]:
+        return "no, they begin with other weights"
+    return f"at most {furthest:.1e} apart after {counted(count, 'step')}"
 
 
 def libraries(seen: Seen) -> list[str]:
@@ -77,26 +84,39 @@ def libraries(seen: Seen) -> list[str]:
     return sorted(names) + ["FSDP or tensor parallel"] * seen.is_sharded()
 
 
+def as_json(seen: Seen, findings: dict[str, Finding], status: int) -> dict:
+    return {
+        "findings": {name: finding._asdict() for name, finding in findings.items()},
+        "samples": samples(seen),
+        "equal_weights": have_equal_weights(seen),
+        "difference_from_one_rank": difference(seen),
+        "not_looked_at": libraries(seen),
+        "verdict": seen.short(seen.verdict.says),
+        "status": status,
+    }
+
+
 def write(seen: Seen, findings: dict[str, Finding]) -> str:
     file = chapters.folder().parent / "examples" / "blog" / "faults.toml"
-    cures = tomllib.loads(file.read_text(encoding="utf-8"))
+    faults = tomllib.loads(file.read_text(encoding="utf-8"))
     wrong = [name for name, finding in findings.items() if finding.state == WRONG]
     lines = []
     for name in wrong:
         says = printable(findings[name].says).replace("\n", "\n  ")
         lines += [f"wrong: {name}, {findings[name].at}", f"  {says}"]
-        lines += [f"  write: {cures[name]['write']}"]
+        lines += [f"  write: {faults[name]['write']}"]
     for name, finding in findings.items():
         if name not in wrong:
             lines += [f"{finding.state}: {name}{finding.says and ', because '}{finding.says}"]
-    rows = [["samples", *(f"rank {rank}" for rank in range(len(seen.ranks))), "missing", "twice"]]
-    for row in samples(seen):
-        rows += [[row["pass"], *map(str, row["ranks"]), str(row["missing"]), str(row["twice"])]]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines += ["", *("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)]
+    columns = "samples", *(f"rank {rank}" for rank in range(len(seen.ranks))), "missing", "twice"
+    rows = [
+        columns,
+        *((it["pass"], *it["ranks"], it["missing"], it["twice"]) for it in samples(seen)),
+    ]
+    lines += ["", *("".join(f"{cell:<15}" for cell in row).rstrip() for row in rows), ""]
     equal = {True: "equal on all ranks", False: "not equal on all ranks", None: "not compared"}
-    lines += ["", f"weights: {equal[have_equal_weights(seen)]}"]
-    lines += [f"steps, compared with those of one rank: {seen.differs}"]
+    lines += [f"weights: {equal[have_equal_weights(seen)]}"]
+    lines += [f"steps, compared with those of one rank: {difference(seen)}"]
     if seen.verdict.kind is Ending.SLOW:
         lines += ["it was stopped by --timeout: with fewer steps, or samples, more is seen"]
     if names := libraries(seen):

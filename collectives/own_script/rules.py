@@ -5,13 +5,17 @@ write instead stands in examples/blog/faults.toml, by the names of the rules.
 """
 
 from collections import Counter
-from itertools import pairwise
+from itertools import chain, pairwise, takewhile
 from typing import NamedTuple
 
-from collectives.own_script.seen import Pass, Seen, side_by_side
+from collectives.diagnosis.rules.snapshot import Verdict
+from collectives.own_script.seen import Pass, Seen, all_samples, side_by_side
 from collectives.words import ranks
 
 FINE, WRONG, UNSEEN = "fine", "wrong", "cannot be seen here"
+
+# Calls by which no rank learns anything of another.
+_NOTHING = {"init_process_group", "new_group", "new_subgroups", "barrier", "monitored_barrier"}
 
 
 class Finding(NamedTuple):
@@ -24,15 +28,13 @@ class Finding(NamedTuple):
 
 def rank_0_validates_alone(seen: Seen) -> Finding:
     """One rank calls the DDP model where others do not: its forward broadcasts the buffers."""
-    places = [{note["at"]: note for note in rank.all("validates")} for rank in seen.ranks]
-    for at, note in {at: note for place in places for at, note in place.items()}.items():
+    places = [{one["at"] for one in rank.all("validates") if one["buffers"]} for rank in seen.ranks]
+    for at in sorted(set().union(*places)):
         alone = [rank for rank, place in enumerate(places) if at in place]
-        if len(alone) == len(places):
-            continue
-        if not note["buffers"]:
-            return Finding(FINE, f"{ranks(alone)} alone calls DDP in {at}, but it has no buffers")
-        says = f"{ranks(alone)} alone calls the DDP model, whose forward broadcasts its buffers: "
-        return Finding(WRONG, says + "the other ranks take them for what they call next", at)
+        if len(alone) < len(places):
+            says = f"{ranks(alone)} alone calls the DDP model, whose forward broadcasts its buffers"
+            says += ": the other ranks take them for what they call next"
+            return Finding(WRONG, says, at)
     return Finding(FINE)
 
 
@@ -42,8 +44,13 @@ def collective_on_one_rank(seen: Seen) -> Finding:
         return Finding(FINE)
     if rank_0_validates_alone(seen).state == WRONG:
         return Finding(UNSEEN, "the ranks come no further than where one validates alone")
-    guilty = [f"{call.file}:{call.line}" for call in seen.verdict.guilty if call.line]
-    return Finding(WRONG, seen.short(seen.verdict.says), seen.short(*guilty[:1] or [""]))
+    return Finding(WRONG, seen.short(seen.verdict.says), _guilty(seen, seen.verdict))
+
+
+def _guilty(seen: Seen, verdict: Verdict) -> str:
+    """The line to blame."""
+    lines = [f"{call.file}:{call.line}" for call in verdict.guilty if call.line]
+    return seen.short(lines[0]) if lines else ""
 
 
 def no_set_epoch(seen: Seen) -> Finding:
@@ -67,11 +74,7 @@ def no_sampler(seen: Seen) -> Finding:
         return Finding(UNSEEN, "ranks that share one model may compute one batch")
     firsts = next(side_by_side(seen.ranks, "training"), None)
     if firsts is None:
-        inputs = [rank.inputs() for rank in seen.ranks]
-        same = [a for a, *others in zip(*inputs, strict=False) if others == [a] * len(others)]
-        if len(same) < 2 or len({content for content, _ in same}) < 2:
-            return Finding(UNSEEN, "it trains with no DataLoader")
-        return Finding(WRONG, "the model gets the same batches on all ranks", same[0][1])
+        return _no_sampler_in_a_loop(seen)
     parts = [one.samples() for one in firsts]
     if not all(parts):
         return Finding(UNSEEN, "the samples have no numbers, as those of an IterableDataset")
@@ -82,37 +85,47 @@ def no_sampler(seen: Seen) -> Finding:
     common = set(parts[0]) & set(parts[1])
     if len(common) < len(parts[0]) / 2:
         return Finding(FINE)
-    is_same = _have_same_content(*firsts[:2])
-    if is_same is None:
-        return Finding(UNSEEN, "samples with equal numbers cannot be compared")
-    if not is_same:
-        return Finding(FINE, "each rank has data of its own")
+    match _have_same_content(*firsts[:2]):
+        case None:
+            return Finding(UNSEEN, "samples with equal numbers cannot be compared")
+        case False:
+            return Finding(FINE, "each rank has data of its own")
     says = f"ranks 0 and 1 train on the same {len(common)} of {len(parts[0])} samples in an epoch"
     return Finding(WRONG, says, firsts[0].begin["made"])
 
 
+def _no_sampler_in_a_loop(seen: Seen) -> Finding:
+    """Without a DataLoader: whether the model gets the same on all ranks."""
+    forwards = [[forward for forward, _ in rank.computed()] for rank in seen.ranks]
+    inputs = [[(one["content"], one["at"]) for one in rank if one["content"]] for rank in forwards]
+    same = [one for one, *others in zip(*inputs, strict=False) if others == [one] * len(others)]
+    if len(set(same)) < 2:
+        return Finding(UNSEEN, "it trains with no DataLoader")
+    return Finding(WRONG, "the model gets the same batches on all ranks", same[0][1])
+
+
 def _have_same_content(*passes: Pass) -> bool | None:
     """Whether samples with one number are the same, at least in a part that varies."""
-    one, other = (each.content() for each in passes)
-    pairs = [(one[sample], other[sample]) for sample in one.keys() & other.keys()]
-    if len(pairs) < 8 or not pairs[0][0]:
+    one, other = (dict(row for it in each.batches for row in it["rows"]) for each in passes)
+    pairs = [zip(one[sample], other[sample], strict=True) for sample in one.keys() & other.keys()]
+    parts = list(zip(*pairs, strict=True))
+    if len(pairs) < 8 or not parts:
         return None
-    columns = [list(zip(*map(list, column), strict=True)) for column in zip(*pairs, strict=True)]
-    return any(a == b and len(set(a)) > 1 for a, b in zip(*columns, strict=True))
+    return any(len(set(part)) > 1 and all(a == b for a, b in part) for part in parts)
 
 
 def shuffle_beside_sampler(seen: Seen) -> Finding:
     """shuffle=True beside a sampler, which DataLoader refuses; or the wrong one shuffles."""
-    for note in seen.ranks[0].all("loader"):
-        if note["both"]:
-            return Finding(WRONG, "DataLoader refuses shuffle=True beside a sampler", note["at"])
+    if "mutually exclusive with shuffle" in seen.verdict.says:
+        says = "DataLoader refuses shuffle=True beside a sampler"
+        return Finding(WRONG, says, _guilty(seen, seen.verdict))
     for one in seen.ranks[0].validation:
-        if one.begin["is_split"] and one.begin["shuffle"]:
+        if one.begin["shuffles_split"]:
             says = "the sampler of the validation shuffles: which samples it pads with is chance"
             return Finding(WRONG, says, one.begin["made"])
     for alone, one in side_by_side([seen.one, seen.ranks[0]], "training"):
-        asked = one.samples("asked")
-        if asked and asked == sorted(asked) and sorted(asked := alone.samples("asked")) != asked:
+        asked, asked_alone = one.samples("asked"), alone.samples("asked")
+        if asked and asked == sorted(asked) and asked_alone != sorted(asked_alone):
             return Finding(WRONG, "one process shuffles, and several do not", one.begin["made"])
     return Finding(FINE)
 
@@ -127,15 +140,9 @@ def data_parallel_left_over(seen: Seen) -> Finding:
 
 def device_by_rank(seen: Seen) -> Finding:
     """GPUs are counted on each machine. Seen where each rank has a machine of its own."""
-    for rank in seen.again:
-        for note in rank.all("device"):
-            if note["index"]:
-                says = f"a rank asks for GPU {note['index']} of a machine that has one for it"
-                return Finding(WRONG, says, note["at"])
     if seen.verdict_again and "device ordinal" in seen.verdict_again.says:
-        (guilty, *_) = seen.verdict_again.guilty
         says = "a rank asks for a GPU that its machine, which has one for each rank, has not"
-        return Finding(WRONG, says, seen.short(f"{guilty.file}:{guilty.line}"))
+        return Finding(WRONG, says, _guilty(seen, seen.verdict_again))
     if any("cuda" in note["device"] for rank in seen.again for note in rank.all("ddp")):
         return Finding(FINE)
     return Finding(UNSEEN, "it was not started again on GPUs")
@@ -145,17 +152,13 @@ def every_rank_saves(seen: Seen) -> Finding:
     """All ranks write one file, each over the others; or the names in it are those of DDP."""
     saves = [rank.all("save") for rank in seen.ranks]
     writers = Counter(file for notes in saves for file in {note["file"] for note in notes})
-    for note in (note for notes in saves for note in notes):
+    for note in chain(*saves):
         if writers[note["file"]] > 1:
             return Finding(WRONG, f"{writers[note['file']]} ranks write {note['file']}", note["at"])
         if note["wrapped"]:
             says = "the names in the file begin with module., which a model without DDP has not"
             return Finding(WRONG, says, note["at"])
     return Finding(FINE) if writers else Finding(UNSEEN, "torch.save wrote no file")
-
-
-# Calls by which no rank learns anything of another.
-_NOTHING = {"init_process_group", "new_group", "new_subgroups", "barrier", "monitored_barrier"}
 
 
 def each_decides_to_resume(seen: Seen) -> Finding:
@@ -167,13 +170,11 @@ def each_decides_to_resume(seen: Seen) -> Finding:
     loads = [[one for one in rank.all("load") if not one["is_readers"]] for rank in seen.again]
     if not any(loads):
         return Finding(UNSEEN, "the second start loaded nothing: does it need --again ARGS?")
-    for rank, load in zip(seen.again, loads, strict=True):
-        kinds = [note["kind"] for note in rank.notes]
-        if load or "backward" not in kinds:
-            continue
-        before = rank.notes[: kinds.index("backward")]
-        if not {note["name"] for note in before if note["kind"] == "result"} - _NOTHING:
-            found = next(filter(None, loads))[0]
+    found = next(filter(None, loads))[0]
+    for rank, own in zip(seen.again, loads, strict=True):
+        before = takewhile(lambda note: note["kind"] != "backward", rank.notes)
+        told = {note["name"] for note in before if note["kind"] == "result"} - _NOTHING
+        if rank.all("backward") and not own and not told:
             says = f"a rank loads {found['file']}, and another, which sees none, begins anew"
             return Finding(WRONG, says, found["at"])
     return Finding(FINE)
@@ -181,20 +182,18 @@ def each_decides_to_resume(seen: Seen) -> Finding:
 
 def same_dropout_everywhere(seen: Seen) -> Finding:
     """One seed on every rank: all drop the same units, so that n samples share a mask."""
-    draws = [rank.draws() for rank in seen.ranks]
     if seen.is_sharded():
         return Finding(UNSEEN, "ranks that share one model may draw the same random numbers")
+    draws = [rank.draws() for rank in seen.ranks]
     if not all(draws):
         return Finding(FINE, "forward draws no random numbers")
     same = sum(len(set(one)) == 1 for one in zip(*draws, strict=False))
     if same < 2:
         return Finding(FINE)
-    seeds = [note["at"] for note in seen.ranks[0].all("seed") if note["at"]]
-    at = seeds[-1] if seeds else ""
+    at = next((note["at"] for note in reversed(seen.ranks[0].all("seed")) if note["at"]), "")
     if at.startswith("/"):
         return Finding(UNSEEN, f"a library, in {at}, seeds all ranks alike")
-    says = f"{same} times, forward drew the same random numbers on all ranks"
-    return Finding(WRONG, says, at)
+    return Finding(WRONG, f"{same} times, forward drew the same random numbers on all ranks", at)
 
 
 def padded_metric(seen: Seen) -> Finding:
@@ -202,8 +201,8 @@ def padded_metric(seen: Seen) -> Finding:
     if not all(rank.validation for rank in seen.ranks):
         return Finding(UNSEEN, "not every rank validates with a DataLoader")
     for passes in side_by_side(seen.ranks, "validation"):
-        length, total = passes[0].begin["length"], sum(len(one.samples()) for one in passes)
-        if not length or not length < total < 1.5 * length:  # with n * length, all count alike
+        total, length = all_samples(passes).total(), len(all_samples(passes))
+        if not length < total < 1.5 * length:  # or all ranks have all samples
             continue
         results = [note for one in passes for note in one.results]
         if any(note["size"] >= total for note in results):
@@ -216,21 +215,23 @@ def padded_metric(seen: Seen) -> Finding:
 
 def left_over_micro_batch(seen: Seen) -> Finding:
     """The last micro-batches of an epoch have no step: they are lost, or leak into the next one."""
-    training = [one for one in seen.ranks[0].training if one.held]
+    training = [one for one in seen.ranks[0].training if one.steps]
     if len(training) < 2:
         return Finding(UNSEEN, "it had no two epochs of a DataLoader")
     for before, one in pairwise(training):
-        optimizer, held, own, at = one.held[0]
-        left_over = one.begin["pending"][optimizer]
-        counts = [count for of, count, *_ in before.held if of == optimizer]
-        usual = max(counts, default=held)
-        if left_over and held > usual:
-            says = f"the first step of an epoch adds up {held} micro-batches, and others {usual}"
-            return Finding(WRONG, says, at)
+        first = one.steps[0]
+        steps = [step for step in before.steps if step["of"] == first["of"]]
+        if not steps or not (left_over := before.backwards - steps[-1]["after"]):
+            continue
+        held = [step["held"] for step in steps]
+        if first["held"] > max(held):
+            says = f"the first step of an epoch adds up {first['held']} micro-batches"
+            return Finding(WRONG, f"{says}, and others {max(held)}", first["at"])
         # With two optimizers, each may drop what the other's loss gives it, after every step.
-        is_only_loss = sum(counts) + left_over == before.backwards and len(counts) > 1
-        if left_over and held == own and is_only_loss:
-            return Finding(WRONG, f"the last {left_over} of an epoch are computed for no step", at)
+        is_only_loss = sum(held) == steps[-1]["after"] and len(held) > 1
+        if is_only_loss and first["held"] == first["after"]:
+            says = f"the last {left_over} of an epoch are computed for no step"
+            return Finding(WRONG, says, first["at"])
     return Finding(FINE)
 
 

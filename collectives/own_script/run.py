@@ -6,63 +6,56 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy
-
 from collectives.backends.availability import gpu_count
 from collectives.course.console import print_text
 from collectives.diagnosis import run as diagnosing
 from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.own_script.seen import Rank, Seen
-from collectives.own_script.watch import AGAIN, HAS_GPU, NOTES, STEPS
+from collectives.own_script.watch import AGAIN, GPUS, NOTES
 
 _HANGS_AFTER = 10.0
 _MOST_FILES = 50_000
 _LEFT_OUT = {"__pycache__", "node_modules", "wandb", "mlruns"}
 
 
-def _say(what: str) -> None:
-    print_text(what, stderr=True)
-
-
 def check(script: list[str], n: int, timeout: float, again: list[str], hides_gpus: bool) -> Seen:
     """`script`: its file and arguments; `again`: what its start after a save gets besides."""
+    variables: dict[str, object] = {"CUDA_VISIBLE_DEVICES": ""} if hides_gpus else {}
     with tempfile.TemporaryDirectory(prefix="check-training-") as name:
         folder = Path(name).resolve()
-        _say(f"{script[0]} on 1 rank ...")
-        (one,), _ = _started(folder / "one", "first", script, 1, timeout, hides_gpus)
-        _say(f"on {n} ranks ...")
-        many, verdict = _started(folder / "many", "first", script, n, timeout, hides_gpus)
+        print_text(f"{script[0]} on 1 rank ...", stderr=True)
+        (one,), _ = _started(folder / "one", "first", script, 1, timeout, variables)
+        print_text(f"on {n} ranks ...", stderr=True)
+        many, verdict = _started(folder / "many", "first", script, n, timeout, variables)
         seen = Seen(one, many, [], verdict, folder / "many")
         if any(rank.all("save") for rank in many):
-            _say("and on these once more, after the save ...")
-            command = [*script, *again]
-            more = _started(folder / "many", AGAIN, command, n, timeout, hides_gpus)
+            print_text("and on these once more, after the save ...", stderr=True)
+            if not hides_gpus and gpu_count() >= n:
+                all_gpus = ",".join(map(str, range(n)))
+                variables = {GPUS: os.environ.get("CUDA_VISIBLE_DEVICES") or all_gpus}
+            script = [*script, *again]
+            more = _started(folder / "many", AGAIN, script, n, timeout, variables)
             seen.again, seen.verdict_again = more
-        seen.differs = _difference(folder, seen)
         return seen
 
 
 def _started(
-    folder: Path, start: str, script: list[str], n: int, timeout: float, hides_gpus: bool
+    folder: Path, start: str, script: list[str], n: int, timeout: float, variables: dict
 ) -> tuple[list[Rank], Verdict]:
     notes = folder / start
     notes.mkdir(parents=True)
+    (folder / "tmp").mkdir(exist_ok=True)
     for rank in range(n):
         if not (scratch := folder / f"rank-{rank}").exists():
             _copy(Path.cwd(), scratch)
-    (folder / "tmp").mkdir(exist_ok=True)
-    variables = {
-        "COLLECTIVES_WATCH": "own_script.watch",
-        NOTES: notes,
-        "OMP_NUM_THREADS": 1,
-        "TMPDIR": folder / "tmp",
-    }
-    variables |= {"CUDA_VISIBLE_DEVICES": ""} if hides_gpus else {HAS_GPU: 1} if gpu_count() else {}
-    ranks = ["--standalone", "--nproc-per-node", str(n), "--no-python"]
-    # Each starts in its own folder, where Python looks for the script.
-    enter = ["sh", "-c", f'cd "{folder}/rank-$RANK" && exec "$@"', "sh", sys.executable, "-u"]
+    variables = {"COLLECTIVES_WATCH": "own_script.watch", NOTES: notes, **variables}
+    variables |= {"OMP_NUM_THREADS": 1, "TMPDIR": folder / "tmp"}
     command = ["env", *(f"{name}={value}" for name, value in variables.items())]
-    command += [sys.executable, "-m", "torch.distributed.run", *ranks, *enter, *script]
+    command += [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    # Each starts in its own folder, where Python looks for the script.
+    enter = f'cd "{folder}/rank-$RANK" && exec "$@"'
+    command += [f"--nproc-per-node={n}", "--no-python", "sh", "-c", enter, "sh"]
+    command += [sys.executable, "-u", *script]
     with open(folder / f"{start}.log", "wb") as output:
         verdict, _ = diagnosing.run(
             command, _HANGS_AFTER, timeout, output=output, is_seen=(notes / "stop").exists
@@ -73,41 +66,15 @@ def _started(
 def _copy(source: Path, target: Path) -> None:
     """Programs are copied, since they may look for files beside them; all else becomes links."""
     count = 0
-    for name, names, files in os.walk(source):
-        names[:] = [one for one in names if one not in _LEFT_OUT and not one.startswith(".")]
-        folder, here = Path(name), target / Path(name).relative_to(source)
-        here.mkdir(parents=True)
-        count += len(files)
+
+    def left_out(folder: str, names: list[str]) -> list[str]:
+        nonlocal count
+        count += len(names)
         if count > _MOST_FILES:
             raise ValueError(f"{source} has more than {_MOST_FILES} files: go to your script's.")
-        for file in files:
-            if file.endswith(".py"):
-                shutil.copyfile(folder / file, here / file)
-            else:
-                (here / file).symlink_to(folder / file)
+        return [name for name in names if name in _LEFT_OUT or name.startswith(".")]
 
+    def copy(file: str, to: str) -> None:
+        (shutil.copyfile if file.endswith(".py") else os.symlink)(file, to)
 
-def _difference(folder: Path, seen: Seen) -> str:
-    """How far the weights lie apart after the first steps, on one rank and on several."""
-    if seen.one.draws():
-        return "no, forward draws random numbers"
-    alone, together = seen.one.steps(), [rank.steps() for rank in seen.ranks]
-    found = []
-    for step in range(1, min(STEPS, len(alone), *map(len, together)) + 1):
-        own = sum((one[step - 1] for one in together[1:]), together[0][step - 1])
-        if not own or alone[step - 1] != own:
-            break
-        weights = [
-            numpy.fromfile(file)
-            for number in (step - 1, step)
-            for side in ("one", "many")
-            if (file := folder / side / "first" / f"0.{number}.weights").exists()
-        ]
-        if len(weights) < 4:
-            break
-        if step == 1 and (weights[0] != weights[1]).any():
-            return "no, they begin with other weights"
-        found.append(abs(weights[2] - weights[3]).max())
-    if not found:
-        return "no, a step has other samples on one rank"
-    return f"at most {max(found):.1e} apart after {len(found)} steps"
+    shutil.copytree(source, target, ignore=left_out, copy_function=copy)

@@ -5,7 +5,6 @@ the line of the script that it comes from, and what `RankWatch` gives it. The ra
 of the reader's folder that is its own.
 """
 
-import atexit
 import contextlib
 import functools
 import json
@@ -14,20 +13,21 @@ import sys
 import time
 import zlib
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from ..recording.stack import caller, is_library
+from ..recording.stack import caller
 from ..semantics.on_import import OnImport
 
 NOTES = "COLLECTIVES_CHECK_TRAINING"  # the folder of the notes
+GPUS = "COLLECTIVES_GPUS"  # of which each rank sees its own alone
 AGAIN = "again"  # the folder of the notes of the second start
-HAS_GPU = "COLLECTIVES_HAS_GPU"
-STEPS = 8  # of which the weights are kept, unless they are many
-_LOADERS = "torch.utils.data.dataloader"
-_MOST_WEIGHTS = 2_000_000
+_STEPS = 8  # the first ones, of which the weights are noted
+_SOME = 16  # weights of each parameter
 _ROWS = 64  # samples by whose content one sees whether two ranks have the same
+_LOADERS = "torch.utils.data.dataloader"
+_LIBRARIES = "accelerate", "transformers.trainer", "lightning.pytorch"
 
 
 def begin(recording) -> None:
@@ -37,88 +37,93 @@ def begin(recording) -> None:
         file = open(notes / f"{os.environ['RANK']}.jsonl", "x")  # noqa: SIM115
     except (KeyError, FileExistsError):
         return
-    if notes.name == AGAIN and os.environ.get(HAS_GPU):
+    if gpus := os.environ.get(GPUS):
         # As if each rank had a machine of its own, which counts its GPUs from 0.
-        gpu = os.environ["LOCAL_RANK"]
-        if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
-            gpu = visible.split(",")[int(gpu)]
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus.split(",")[int(os.environ["LOCAL_RANK"])]
         os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"] = "0", "1"
     watch = RankWatch(notes, file)
     sys.addaudithook(watch.opened)
-    atexit.register(watch.note, "end")
-    OnImport(
-        {
-            "torch.random": watch.random,
-            "torch.serialization": watch.serialization,
-            "torch.autograd": watch.autograd,
-            "torch.cuda": watch.cuda,
-            "torch.nn.modules.module": watch.module,
-            "torch.optim.optimizer": watch.optimizer,
-            _LOADERS: watch.dataloader,
-            "torch.nn.parallel.data_parallel": watch.data_parallel,
-            "torch.nn.parallel.distributed": watch.ddp,
-            "torch.multiprocessing.spawn": watch.spawn,
-            "torch.distributed.distributed_c10d": lambda _: watch.attach(recording.recorder),
-            "torch.distributed.fsdp": watch.fsdp,
-            "torch.distributed.tensor.parallel": watch.tensor_parallel,
-            "accelerate": lambda _: watch.note("library", name="Accelerate"),
-            "transformers.trainer": lambda _: watch.note("library", name="HF Trainer"),
-            "lightning.pytorch": lambda _: watch.note("library", name="Lightning"),
-        }
-    )
+    wrapping = {name: partial(_wrap, watched) for name, watched in watch.wrapped().items()}
+    on_import = dict.fromkeys(_LIBRARIES, watch.library) | {
+        "torch.nn.modules.module": lambda it: it.register_module_forward_pre_hook(watch.called),
+        "torch.distributed.distributed_c10d": lambda _: watch.attach(recording.recorder),
+    }
+    OnImport(wrapping | on_import)
 
 
-def _wrap(place, name: str, around) -> None:
-    """Call `around(real, *args)` in place of the function."""
-    real = getattr(place, name)
+def _wrap(watched: dict[str, Callable], module) -> None:
+    """Call `watching(real, *args)` in place of each of these functions of the module."""
+    for path, watching in watched.items():
+        place, name = module, path
+        if "." in path:
+            of, name = path.split(".")
+            place = getattr(module, of)
+        setattr(place, name, _wrapped(getattr(place, name), watching))
 
+
+def _wrapped(real, watching):
     @functools.wraps(real)
     def wrapped(*args, **kwargs):
-        return around(real, *args, **kwargs)
+        return watching(real, *args, **kwargs)
 
-    setattr(place, name, wrapped)
-
-
-def _quietly(function):
-    """What cannot be noted must not end the script."""
-
-    @functools.wraps(function)
-    def quiet(*args):
-        with contextlib.suppress(Exception):
-            return function(*args)
-        return None
-
-    return quiet
+    return wrapped
 
 
 class RankWatch:
-    """`trained`: by the passes that had a backward, their data. `is_fresh`: the next module that is
-    called is the model."""
+    """`trained`: the passes that had a backward, by number. `latest`: that of the latest batch.
+    `is_fresh`: the next module that is called is the model."""
 
     tensors, spans, functional = True, False, True  # it is a Sink of the recorder
 
     def __init__(self, notes: Path, file):
         self.notes, self.file, self.pid, self.root = notes, file, os.getpid(), os.getcwd()
-        self.is_again, self.saved, self.is_fresh = notes.name == AGAIN, False, True
-        self.steps = self.passes = 0
-        self.latest: Any = None  # the iterator that gave the latest batch
-        self.trained: dict[int, int] = {}
+        self.steps = self.passes = self.latest = 0
+        self.saved, self.is_fresh = False, True
+        self.trained: set[int] = set()
         self.optimizers: list = []
         self.names_in_ddp: list[set[str]] = []
+
+    def wrapped(self) -> dict[str, dict[str, Callable]]:
+        """By module and function of torch, what is called in its place."""
+        sharded = partial(self.noting, "sharded")
+        return {
+            "torch.random": {"manual_seed": partial(self.noting, "seed")},
+            "torch.serialization": {"save": self.save, "load": self.load},
+            _LOADERS: {
+                "DataLoader.__init__": self.loader_made,
+                "DataLoader.__iter__": self.passing,
+                "_BaseDataLoaderIter._next_index": self.asked,
+                "_BaseDataLoaderIter.__next__": self.loaded,
+            },
+            "torch.autograd": {"backward": self.backward},
+            "torch.optim.optimizer": {"Optimizer.__init__": self.optimizer_made},
+            "torch.nn.parallel.distributed": {
+                "DistributedDataParallel.__init__": self.ddp_made,
+                "DistributedDataParallel.forward": self.ddp_called,
+            },
+            "torch.nn.parallel.data_parallel": {
+                "DataParallel.__init__": partial(self.noting, "data_parallel")
+            },
+            "torch.multiprocessing.spawn": {"start_processes": partial(self.noting, "spawn")},
+            "torch.distributed.fsdp": {
+                "fully_shard": sharded,
+                "FullyShardedDataParallel.__init__": sharded,
+            },
+            "torch.distributed.tensor.parallel": {"parallelize_module": sharded},
+        }
 
     def note(self, kind: str, **fields) -> None:
         if os.getpid() == self.pid:  # and not a worker of a DataLoader
             self.file.write(json.dumps({"kind": kind, "at": self.place(), **fields}) + "\n")
             self.file.flush()
 
-    def place(self) -> str:
-        file, line, _ = caller() if "torch" in sys.modules else ("", 0, "")
-        return f"{file.removeprefix(self.root + os.sep)}:{line}" if line else ""
-
     def noting(self, kind: str, real, *args, **kwargs):
         self.note(kind)
         return real(*args, **kwargs)
+
+    def place(self) -> str:
+        file, line, _ = caller() if "torch" in sys.modules else ("", 0, "")
+        return f"{file.removeprefix(self.root + os.sep)}:{line}" if line else ""
 
     def stop(self) -> None:
         """What is to be seen has been seen: wait until the parent ends all ranks."""
@@ -139,27 +144,21 @@ class RankWatch:
             os.unlink(path)
             Path(path).write_bytes(data)
 
-    def serialization(self, module) -> None:
-        def save(real, obj, f, *args, **kwargs):
-            if (file := self.file_of(f)) is not None:
-                folder = os.path.realpath(os.path.dirname(file)) + os.sep
-                outside = not folder.startswith(str(self.notes.parent) + os.sep)
-                wrapped = self.has_names_in_ddp(obj)
-                self.note("save", file=file, outside=outside, wrapped=wrapped)
-                if outside:
-                    self.stop()  # rather than write over a file of the reader's
-                self.own(file)
-                self.saved = True
-            return real(obj, f, *args, **kwargs)
+    def save(self, real, obj, f, *args, **kwargs):
+        if (file := self.file_of(f)) is not None:
+            folder = os.path.realpath(os.path.dirname(file)) + os.sep
+            outside = not folder.startswith(str(self.notes.parent) + os.sep)
+            self.note("save", file=file, outside=outside, wrapped=self.has_names_in_ddp(obj))
+            if outside:
+                self.stop()  # rather than write over a file of the reader's
+            self.own(file)
+            self.saved = True
+        return real(obj, f, *args, **kwargs)
 
-        def load(real, f, *args, **kwargs):
-            if (file := self.file_of(f)) is not None:
-                is_readers = os.path.isabs(file) or os.path.islink(file)
-                self.note("load", file=file, is_readers=is_readers)
-            return real(f, *args, **kwargs)
-
-        _wrap(module, "save", save)
-        _wrap(module, "load", load)
+    def load(self, real, f, *args, **kwargs):
+        if (file := self.file_of(f)) is not None:
+            self.note("load", file=file, is_readers=os.path.isabs(file) or os.path.islink(file))
+        return real(f, *args, **kwargs)
 
     def file_of(self, f) -> str | None:
         """Its path below the rank's folder; None of what is in memory."""
@@ -176,190 +175,107 @@ class RankWatch:
             return any(names <= obj.keys() for names in self.names_in_ddp)
         return any(map(self.has_names_in_ddp, obj.values()))
 
-    # Random numbers.
-
-    def random(self, module) -> None:
-        _wrap(module, "manual_seed", partial(self.noting, "seed"))
-
-    def state(self) -> int:
-        """Two ranks with one state draw the same random numbers."""
-        import torch
-
-        generators = [torch.default_generator]
-        if torch.cuda.is_initialized():
-            generators += torch.cuda.default_generators
-        # In order, because each rank draws from that of a GPU of its own.
-        return hash(tuple(sorted(_content(one.get_state()) for one in generators)))
-
     # Data.
 
-    def dataloader(self, module) -> None:
-        def __init__(real, loader, *args, **kwargs):
-            names = "dataset", "batch_size", "shuffle", "sampler"
-            given = dict(zip(names, args, strict=False)) | kwargs
-            self.note("loader", both=bool(given.get("shuffle") and given.get("sampler")))
-            loader.watched_at = self.place()
-            real(loader, *args, **kwargs)
+    def loader_made(self, real, loader, *args, **kwargs):
+        loader.watched_at = self.place()
+        real(loader, *args, **kwargs)
 
-        def __iter__(real, loader):
-            data = id(_base(loader.dataset))
-            if self.saved and list(self.trained.values()).count(data) >= 2 and not self.is_again:
-                self.stop()
-            if kept := getattr(loader, "_iterator", None):
-                vars(kept).pop("watched_asked", None)
-            iterator = real(loader)
-            self.passes += 1
-            iterator.watched, iterator.watched_data = self.passes, data
-            pending = [optimizer.watched_pending for optimizer in self.optimizers]
-            facts = {"number": self.passes, "pending": pending, "weights": self.sums()}
-            self.note("pass", made=loader.watched_at, **facts, **_sampling(loader))
-            return iterator
+    def passing(self, real, loader):
+        if self.saved and len(self.trained) > 1:
+            self.stop()
+        if kept := getattr(loader, "_iterator", None):  # of persistent workers
+            vars(kept).pop("watched_asked", None)
+        iterator = real(loader)
+        self.passes += 1
+        iterator.watched = self.passes
+        # The sampler itself, or that of a sampler of batches.
+        samplers = loader.sampler, getattr(loader.batch_sampler, "sampler", None)
+        self.note(
+            "pass",
+            number=self.passes,
+            made=loader.watched_at,
+            loads_ahead=type(loader).__module__ == "accelerate.data_loader",
+            shuffles_split=any(getattr(one, "num_replicas", 0) and one.shuffle for one in samplers),
+            weights=self.weights(),
+        )
+        return iterator
 
-        def _next_index(real, iterator):
-            asked = real(iterator)
-            vars(iterator).setdefault("watched_asked", deque()).append(asked)
-            return asked
+    def asked(self, real, iterator):
+        asked = real(iterator)
+        # Workers of a DataLoader load ahead of the batch that it gives.
+        vars(iterator).setdefault("watched_asked", deque()).append(asked)
+        return asked
 
-        def __next__(real, iterator):
-            data = real(iterator)
-            if hasattr(iterator, "watched") and os.getpid() == self.pid:
-                self.latest, self.is_fresh = iterator, True
-                self.batch(iterator, data)
-            return data
-
-        for name, around in (("__init__", __init__), ("__iter__", __iter__)):
-            _wrap(module.DataLoader, name, around)
-        for name, around in (("_next_index", _next_index), ("__next__", __next__)):
-            _wrap(module._BaseDataLoaderIter, name, around)
-
-    @_quietly
-    def batch(self, iterator, data) -> None:
-        asked = iterator.watched_asked.popleft()
-        asked = [one for one in asked if isinstance(one, int)] if isinstance(asked, list) else []
-        own, dataset = asked, iterator._dataset
-        while asked and _is_subset(dataset):
-            own, dataset = [int(dataset.indices[one]) for one in own], dataset.dataset
-        every = max(1, len(dataset) // _ROWS) if own else 1
-        rows = _rows(data, own, every)
-        number, state = iterator.watched, self.state()
-        self.note("batch", number=number, asked=asked, own=own, rows=rows, state=state)
-
-    def module(self, module) -> None:
-        @_quietly
-        def called(model, args) -> None:
-            if self.is_fresh:
-                self.is_fresh = False
-                given = next((one for one in args if getattr(one, "ndim", 0)), None)
-                size = None if given is None else len(given)
-                is_first = size and self.steps < STEPS
-                content = _content(given) if is_first else None
-                self.note("forward", size=size, content=content, state=self.state())
-
-        module.register_module_forward_pre_hook(called)
-        _wrap(module.Module, "zero_grad", self.zero_grad)
+    def loaded(self, real, iterator):
+        batch = real(iterator)
+        with contextlib.suppress(Exception):  # what cannot be noted must not end the script
+            self.latest, self.is_fresh = iterator.watched, True
+            given, data = iterator.watched_asked.popleft(), iterator._dataset
+            numbers = given if isinstance(given, list) else []
+            asked = own = [int(one) for one in numbers if hasattr(one, "__index__")]
+            while own and hasattr(data, "indices") and hasattr(data, "dataset"):  # a Subset
+                data, own = data.dataset, [int(data.indices[one]) for one in own]
+            rows = _rows(batch, own, max(1, len(data) // _ROWS)) if own else []
+            self.note("batch", number=self.latest, asked=asked, own=own, rows=rows)
+        return batch
 
     # Steps.
 
-    def autograd(self, module) -> None:
-        def backward(real, *args, **kwargs):
-            if self.latest is not None:
-                self.trained[self.latest.watched] = self.latest.watched_data
-            for one in self.optimizers:
-                one.watched = one.watched * _has_gradient(one) + 1
-                one.watched_pending += 1
-            self.note("backward", state=self.state())
-            self.is_fresh = True
-            return real(*args, **kwargs)
+    def called(self, model, args) -> None:
+        if self.is_fresh:
+            self.is_fresh = False
+            with contextlib.suppress(Exception):
+                given = [one for one in args if getattr(one, "ndim", 0)]
+                size = len(given[0]) if given else 0
+                content = _content(given[0]) if given and self.steps < _STEPS else None
+                self.note("forward", size=size, content=content, state=_random_state())
 
-        _wrap(module, "backward", backward)
-
-    def zero_grad(self, real, owner, *args, **kwargs):
-        real(owner, *args, **kwargs)
+    def backward(self, real, *args, **kwargs):
+        self.note("backward", state=_random_state())
+        self.is_fresh = True
+        self.trained.add(self.latest)
         for one in self.optimizers:
-            one.watched *= _has_gradient(one)
+            one.watched = one.watched * _has_gradient(one) + 1
+        return real(*args, **kwargs)
 
-    def optimizer(self, module) -> None:
-        def __init__(real, optimizer, *args, **kwargs):
-            real(optimizer, *args, **kwargs)
-            # How many backward passes its gradients add up, and how many since its latest step.
-            optimizer.watched = optimizer.watched_pending = 0
-            self.optimizers.append(optimizer)
+    def optimizer_made(self, real, optimizer, *args, **kwargs):
+        real(optimizer, *args, **kwargs)
+        optimizer.watched = 0  # how many backward passes its gradients add up
+        optimizer.register_step_post_hook(self.stepped)
+        self.optimizers.append(optimizer)
 
-        @_quietly
-        def before(optimizer, *_) -> None:
-            self.keep_weights()
-            self.note("step", held=optimizer.watched, of=self.optimizers.index(optimizer))
-            optimizer.watched_pending = 0
+    def stepped(self, optimizer, *_) -> None:
+        self.steps += 1
+        weights = self.weights() if self.steps <= _STEPS else []
+        of = self.optimizers.index(optimizer)
+        self.note("step", of=of, held=optimizer.watched, weights=weights)
+        if self.notes.name == AGAIN and self.steps == 2:
+            self.stop()
 
-        def after(*_) -> None:
-            self.steps += 1
-            self.keep_weights()
-            if self.is_again and self.steps == 2:
-                self.stop()
-
-        _wrap(module.Optimizer, "__init__", __init__)
-        _wrap(module.Optimizer, "zero_grad", self.zero_grad)
-        module.register_optimizer_step_pre_hook(before)
-        module.register_optimizer_step_post_hook(after)
-
-    @_quietly
-    def sums(self) -> list[float]:
-        return [float(one.double().sum()) for one in self.weights()]
-
-    @_quietly
-    def keep_weights(self) -> None:
-        """In a file, for the comparison with one rank."""
-        import torch
-
-        weights = self.weights()
-        if weights and self.steps <= STEPS and sum(one.numel() for one in weights) <= _MOST_WEIGHTS:
-            flat = torch.cat([one.double().cpu().flatten() for one in weights])
-            flat.numpy().tofile(self.notes / f"{os.environ['RANK']}.{self.steps}.weights")
-
-    def weights(self) -> list:
-        """Nothing if a rank has only parts of them, as with FSDP."""
-        weights = [one.detach() for optimizer in self.optimizers for one in _weights(optimizer)]
-        return [] if any(hasattr(one, "to_local") for one in weights) else weights
+    def weights(self) -> list[float]:
+        """Some of each parameter; nothing if a rank has only parts of them, as with FSDP."""
+        weights = [one for optimizer in self.optimizers for one in _weights(optimizer)]
+        if any(hasattr(one, "to_local") for one in weights):
+            return []
+        return [value for one in weights for value in one.detach().flatten()[:_SOME].tolist()]
 
     # What joins the ranks, and libraries that do so.
 
-    def data_parallel(self, module) -> None:
-        _wrap(module.DataParallel, "__init__", partial(self.noting, "data_parallel"))
+    def library(self, module) -> None:
+        self.note("library", name=module.__name__)
 
-    def ddp(self, module) -> None:
-        def __init__(real, ddp, *args, **kwargs):
-            real(ddp, *args, **kwargs)
-            self.note("ddp", device=str(ddp.device))
-            self.names_in_ddp.append({name for name, _ in ddp.named_parameters()})
+    def ddp_made(self, real, ddp, *args, **kwargs):
+        real(ddp, *args, **kwargs)
+        self.note("ddp", device=str(ddp.device))
+        self.names_in_ddp.append({name for name, _ in ddp.named_parameters()})
 
-        def forward(real, ddp, *args, **kwargs):
-            import torch
+    def ddp_called(self, real, ddp, *args, **kwargs):
+        import torch
 
-            if not (ddp.training and torch.is_grad_enabled()):
-                self.note("validates", buffers=bool(ddp.broadcast_buffers and ddp.modules_buffers))
-            return real(ddp, *args, **kwargs)
-
-        _wrap(module.DistributedDataParallel, "__init__", __init__)
-        _wrap(module.DistributedDataParallel, "forward", forward)
-
-    def cuda(self, module) -> None:
-        def set_device(real, device):
-            self.note("device", index=module._utils._get_device_index(device))
-            return real(device)
-
-        _wrap(module, "set_device", set_device)
-
-    def spawn(self, module) -> None:
-        _wrap(module, "start_processes", partial(self.noting, "spawn"))
-
-    def fsdp(self, module) -> None:
-        _wrap(module, "fully_shard", partial(self.noting, "sharded"))
-        _wrap(module.FullyShardedDataParallel, "__init__", partial(self.noting, "sharded"))
-
-    def tensor_parallel(self, module) -> None:
-        _wrap(module, "parallelize_module", partial(self.noting, "sharded"))
-
-    # What the recorder says of collectives.
+        if not (ddp.training and torch.is_grad_enabled()):
+            self.note("validates", buffers=bool(ddp.broadcast_buffers and ddp.modules_buffers))
+        return real(ddp, *args, **kwargs)
 
     def attach(self, recorder) -> None:
         recorder.set_sinks(*recorder.sinks, self)
@@ -367,51 +283,36 @@ class RankWatch:
     def enter(self, seq, torch_seq, of, call_args, given):
         return call_args.name
 
-    def leave(self, name, error, source) -> None: ...
+    def leave(self, name, error, source): ...
 
-    def done(self, name, given) -> None:
+    def done(self, name, given):
         from torch.utils._pytree import tree_leaves
 
         sizes = [one.numel() for one in tree_leaves(given) if hasattr(one, "numel")]
         self.note("result", name=name, size=sum(sizes))
 
-    def notice(self, kind, call_args, at) -> None: ...
+    def notice(self, kind, call_args, at): ...
 
 
-def _is_subset(dataset) -> bool:
-    return hasattr(dataset, "indices") and hasattr(dataset, "dataset")
+def _random_state() -> int:
+    """Two ranks with one state draw the same random numbers."""
+    import torch
+
+    generators = [torch.default_generator]
+    if torch.cuda.is_initialized():
+        generators += torch.cuda.default_generators
+    # In order, because each rank draws from that of a GPU of its own.
+    return hash(tuple(sorted(_content(one.get_state()) for one in generators)))
 
 
-def _base(dataset):
-    while _is_subset(dataset):
-        dataset = dataset.dataset
-    return dataset
-
-
-def _sampling(loader) -> dict:
-    """Of how many samples the loader chooses, and how."""
-    sampler = getattr(loader, "sampler", None)
-    if not hasattr(sampler, "num_replicas"):
-        sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
-    data, is_split = _base(loader.dataset), hasattr(sampler, "num_replicas")
-    length = len(loader.dataset if is_split else data) if hasattr(data, "__len__") else None
-    file = getattr(sys.modules.get(type(loader).__module__), "__file__", None)
-    return {
-        "length": length,
-        "is_split": is_split,
-        "shuffle": getattr(sampler, "shuffle", None),
-        "is_library": is_library(file or "") and type(loader).__module__ != _LOADERS,
-    }
-
-
-def _rows(data, samples: list[int], every: int) -> list[tuple[int, list[int]]]:
+def _rows(batch, samples: list[int], every: int) -> list[tuple[int, list[int]]]:
     """Of some samples, a number for each part: two ranks see whether theirs is the same."""
     import torch
     from torch.utils._pytree import tree_leaves
 
-    leaves = [one for one in tree_leaves(data) if isinstance(one, torch.Tensor) and one.ndim]
-    parts = [one for one in leaves if len(one) == len(samples)]
-    chosen = ((place, sample) for place, sample in enumerate(samples) if sample % every == 0)
+    leaves = [one for one in tree_leaves(batch) if isinstance(one, torch.Tensor)]
+    parts = [one for one in leaves if one.shape[:1] == (len(samples),)]
+    chosen = [(place, sample) for place, sample in enumerate(samples) if sample % every == 0]
     return [(sample, [_content(part[place]) for part in parts]) for place, sample in chosen]
 
 

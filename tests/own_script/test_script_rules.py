@@ -18,27 +18,27 @@ def note(kind, **fields):
     return {"kind": kind, "at": LINE, **fields}
 
 
-def one_pass(number, samples, steps=(), *, length=8, rows=(), **begin):
-    """A pass with a batch for each group of samples. `steps`: with the batches before them."""
-    facts = {
-        "is_split": True,
-        "is_library": False,
-        "shuffle": False,
-        "pending": [0],
-        "weights": [0.0],
-    } | begin
-    yield note("pass", number=number, made=LINE, length=length, **facts)
-    held = facts["pending"][0]
+def begin(number, **facts):
+    facts = {"loads_ahead": False, "shuffles_split": False, "weights": [0.0]} | facts
+    return note("pass", number=number, made=LINE, **facts)
+
+
+def one_pass(number, samples, steps=(), *, held=0, rows=(), **facts):
+    """A pass with a batch for each group of samples. `steps`: after how many of them.
+
+    `held`: the micro-batches whose gradients it begins with.
+    """
+    yield begin(number, **facts)
     for at, group in enumerate(samples, 1):
         state = 100 * number + at
         found = [(one, row) for one, row in rows if one in group]
-        yield note("batch", number=number, asked=group, own=group, rows=found, state=state)
+        yield note("batch", number=number, asked=group, own=group, rows=found)
         yield note("forward", size=len(group), content=0, state=state)
         if steps:
             held += 1
             yield note("backward", state=state)
         if at in steps:
-            yield note("step", of=0, held=held)
+            yield note("step", of=0, held=held, weights=[])
             held = 0
 
 
@@ -70,7 +70,7 @@ def test_the_rules_are_the_faults_of_the_page_in_its_order():
 
 def test_a_micro_batch_that_is_left_over_is_wrong_whether_it_leaks_or_is_lost(judged):
     batches, steps = [[0], [1], [2], [3], [4]], (2, 4)
-    leaks = list(one_pass(2, batches, steps, pending=[1]))
+    leaks = list(one_pass(2, batches, steps, held=1))
     lost = [one | {"held": 2} if one["kind"] == "step" else one for one in leaks]
     for second, says in (
         (leaks, "the first step of an epoch adds up 3 micro-batches, and others 2"),
@@ -81,19 +81,18 @@ def test_a_micro_batch_that_is_left_over_is_wrong_whether_it_leaks_or_is_lost(ju
 
 
 def test_two_optimizers_that_drop_the_gradients_of_each_other_leave_nothing_over(judged):
-    def alternating(number, pending):
-        samples, both = [[0], [1], [2], [3]], (1, 2, 3, 4)
-        for one in one_pass(number, samples, both, pending=[pending]):
+    def alternating(number):
+        for one in one_pass(number, [[0], [1], [2], [3]], (1, 2, 3, 4)):
             yield one | {"held": 1}
             if one["kind"] == "step":
                 yield note("backward", state=0)
 
-    notes = [*alternating(1, 0), *alternating(2, 1)]
+    notes = [*alternating(1), *alternating(2)]
     assert judged(notes, notes)["left_over_micro_batch"].state == rules.FINE
 
 
 def test_a_count_of_micro_batches_that_goes_on_into_the_next_epoch_is_fine(judged):
-    both = one_pass(1, [[0], [1], [2]], (2,)), one_pass(2, [[0], [1], [2]], (1, 3), pending=[1])
+    both = one_pass(1, [[0], [1], [2]], (2,)), one_pass(2, [[0], [1], [2]], (1, 3), held=1)
     assert judged(both, both)["left_over_micro_batch"].state == rules.FINE
 
 
@@ -123,7 +122,7 @@ def test_an_epoch_in_the_order_of_the_data_needs_no_set_epoch(judged):
 def test_padding_counts_if_sums_of_it_are_exchanged(judged, name, size, state):
     result = note("result", name=name, size=size)
     parts = [0, 2, 4, 6, 8], [1, 3, 5, 7, 0]
-    found = judged(*([*one_pass(1, [part], length=9), result] for part in parts))
+    found = judged(*([*one_pass(1, [part]), result] for part in parts))
     assert found["padded_metric"].state == state
 
 
@@ -160,31 +159,22 @@ def test_names_of_ddp_in_a_file_are_wrong(judged):
 
 def test_random_numbers_that_all_ranks_share_are_wrong_only_if_forward_draws_them(judged):
     def drawing(state):
-        return [note("batch", number=1, asked=[0], own=[0], rows=[], state=state),
+        return [
+            note("batch", number=1, asked=[0], own=[0], rows=[]),
             note("forward", size=1, content=0, state=state),
-                note("backward", state=state + 1)]  # fmt: skip
+            note("backward", state=state + 1),
+        ]
 
-    begin = note(
-        "pass",
-        number=1,
-        made=LINE,
-        length=8,
-        is_split=True,
-        is_library=False,
-        shuffle=True,
-        pending=[],
-        weights=[],
-    )
-    same = [begin, *drawing(1), *drawing(5)]
+    same = [begin(1), *drawing(1), *drawing(5)]
     assert judged(same, same)["same_dropout_everywhere"].state == rules.WRONG
-    other = [begin, *drawing(11), *drawing(15)]
+    other = [begin(1), *drawing(11), *drawing(15)]
     assert judged(same, other)["same_dropout_everywhere"].state == rules.FINE
     none = list(one_pass(1, [[0], [1]], (1, 2)))
     assert judged(none, none)["same_dropout_everywhere"].state == rules.FINE
 
 
 def test_a_sampler_that_shuffles_belongs_to_the_training(judged):
-    validation = list(one_pass(1, [[1, 0]], shuffle=True))
+    validation = list(one_pass(1, [[1, 0]], shuffles_split=True))
     assert judged(validation, validation)["shuffle_beside_sampler"].state == rules.WRONG
     ordered, shuffled = list(one_pass(1, [[0, 1]], (1,))), list(one_pass(1, [[1, 0]], (1,)))
     found = judged(ordered, ordered, one=shuffled)["shuffle_beside_sampler"]
@@ -192,7 +182,30 @@ def test_a_sampler_that_shuffles_belongs_to_the_training(judged):
 
 
 def test_samples_that_no_rank_had_or_two_are_counted(tmp_path):
-    parts = [0, 2, 4, 6], [1, 3, 5, 0]
-    ranks = [rank(tmp_path / f"{i}", one_pass(1, [part], length=9)) for i, part in enumerate(parts)]
-    rows = report.samples(Seen(ranks[0], ranks, [], Verdict(Ending.OK, ""), tmp_path))
+    parts = range(9), [0, 2, 4, 6], [1, 3, 5, 0]
+    alone, *ranks = (
+        rank(tmp_path / f"{i}", one_pass(1, [list(part)])) for i, part in enumerate(parts)
+    )
+    rows = report.samples(Seen(alone, ranks, [], Verdict(Ending.OK, ""), tmp_path))
     assert rows == [{"pass": "validation 0", "ranks": [4, 4], "missing": 2, "twice": 1}]
+
+
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [
+        (([1, 0], [3, 2]), "at most 5.0e-01 apart after 1 step"),
+        (([1, 0], [3, 4]), "no, a step has other samples on one rank"),
+    ],
+    ids=["the same samples", "others"],
+)
+def test_steps_of_the_same_samples_are_compared(parts, says, tmp_path):
+    def training(name, samples, value):
+        notes = one_pass(1, [samples], (1,))
+        return rank(
+            tmp_path / name,
+            [one | {"weights": [value]} if one["kind"] == "step" else one for one in notes],
+        )
+
+    ranks = [training(f"{i}", part, 1.5) for i, part in enumerate(parts)]
+    seen = Seen(training("one", [0, 1, 2, 3], 1.0), ranks, [], Verdict(Ending.OK, ""), tmp_path)
+    assert report.difference(seen) == says
