@@ -167,6 +167,7 @@ def ring_attention(rank, world_size, device):
         inputs = sample(device)[..., mine, :].requires_grad_()
         with counting() as counts, LateSend() as late:
             result = RingAttention.apply(*inputs[:3], order, made)
+            check(sorted(vars(result.grad_fn)), ["mine", "order"], "kept, beside the saved tensors")
             result.backward(inputs[3].detach())
         got, expected = [result, *inputs.grad[:3]], alone(device)[..., mine, :]
         check_training(as_trained(got), as_trained(expected), order, same_bits=False)
@@ -295,7 +296,7 @@ STEPS = [online_softmax, ring_attention, long_text, cut_by_torch]
 # Result and gradients of attention equal those of `scaled_dot_product_attention`, and the training
 # equals that of one process, to 1e-9. Blocks, bytes, pairs and activations equal closed forms. Rank
 # 0 sends its first block late on purpose, so the proof notices a rank that waits before it
-# computes. What `ctx` holds beside saved tensors is not counted.
+# computes. It also names what `ctx` holds beside saved tensors: no block of another rank.
 
 # %% [markdown]
 # ## Make it wrong

@@ -97,7 +97,7 @@ def wrapped_in_ddp(rank, world_size, device):
     check(mine["weights"], by_hand["weights"], "the weights of our own program")
     calls, others = mine["calls"], less["calls"]
     check(calls["all_reduce"], 39, "one bucket in each step")
-    check(calls["broadcast"] - others["broadcast"], 39, "broadcasts of buffers")
+    check([calls["broadcast"], others["broadcast"]], [43, 4], "broadcasts, also without buffers")
     found = {name: calls[name] for name in ("all_reduce", "broadcast")}
     return found | {"without buffers": others["broadcast"]}
 

@@ -155,6 +155,7 @@ def checkpoint(rank, world_size, device):
         with TemporaryDirectory() as folder:  # every rank makes one, rank 0 uses its own
             train(first, on_my_shard, batches[:12], device, folder)
             continued, losses = train(second, on_my_shard, batches, device, folder)
+            check(len(os.listdir(folder)), 0 if rank else len(batches) // 5, "one rank writes")
         expected, _ = train(undisturbed, on_my_shard, batches, device)
         check_training(continued, expected, f"dropout {dropout}", limit=0.0)  # bit for bit
 

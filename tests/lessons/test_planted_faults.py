@@ -115,7 +115,6 @@ SAID = {
     "model_parallel/pipeline": (
         "They are what autograd keeps, so a result that travels is not among them."
     ),
-    "model_parallel/long_text": "What `ctx` holds beside saved tensors is not counted.",
     "model_parallel/ulysses": (
         "Operations are not counted, nor what `ctx` holds beside saved tensors."
     ),
