@@ -7,6 +7,7 @@ import statistics
 import time
 from datetime import timedelta
 
+import psutil
 import torch
 import torch.distributed as dist
 from in_turn import print_ratio
@@ -56,6 +57,23 @@ def many_messages(rank, world_size, device):
     return one_by_one, together
 
 
+def open_messages(rank, world_size, device):
+    """isend_irecv: by how much MiB this rank is larger while 8 messages of 64 MiB are open, after
+    their wait(), and without their works. Nobody else holds their tensors.
+    """
+    process, start_one = psutil.Process(), dist.isend if rank == 0 else dist.irecv
+    dist.barrier()
+    before = process.memory_info().rss
+    works = [start_one(torch.ones(2**24), 1 - rank) for _ in range(8)]
+    sizes = [process.memory_info().rss]
+    for work in works:
+        work.wait()
+    sizes.append(process.memory_info().rss)
+    del works, work
+    sizes.append(process.memory_info().rss)
+    return [(size - before) / 2**20 for size in sizes]
+
+
 def groups_and_barriers(rank, world_size, device):
     """new_group and barrier: the median seconds of four calls, in turn."""
     x, limit = torch.zeros(1), timedelta(seconds=30)
@@ -82,6 +100,8 @@ if __name__ == "__main__":
         print(f"{size:>9} bytes  {seconds * 1000:.3f} ms")
     one_by_one, together = launch(many_messages, 2, **options)[0]
     print_ratio(f"{MESSAGES} messages: wait after each, start all first", one_by_one, together)
+    for rank, sizes in enumerate(launch(open_messages, 2, **options)):
+        print(f"rank {rank}: open, waited for, dropped:", *(f"{size:.0f} MiB" for size in sizes))
     by_rank = launch(groups_and_barriers, 4, **options)
     for first, second in (("new_group", "all_reduce"), ("monitored_barrier", "barrier")):
         slowest = ([max(found[name] for found in by_rank)] for name in (first, second))

@@ -158,6 +158,8 @@ def main(options):
     device, rank, n = start()
     dtype = torch.float64 if options.double else torch.float32
     torch.manual_seed(0)
+    # With batch norm (train_accelerate.py --model conv has it), broadcast the buffers of rank 0
+    # before you validate: DDP sends them before a forward pass, and each rank then changes its own.
     model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).to(device, dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     data, held_out = digits(True, dtype), digits(False, dtype)

@@ -260,8 +260,11 @@ STEPS = [isend_irecv, overlap, tags, ring_exchange, error_at_wait]
 # ## The cost
 #
 # S bytes cross one link, as with `send` and `recv`. The transfer can run while the rank computes,
-# but gloo needs CPU threads for it, and each open message needs a buffer of its own until its
-# `wait()`.
+# but gloo needs CPU threads for it.
+#
+# An open message holds its tensor, even if nobody else does, and `wait()` does not free it: 8
+# messages of 64 MiB made each rank 512 MiB larger until the list of their `Work`s was gone (`python
+# benchmarks/lesson_costs.py`). So do not open too many, and drop each `Work` after its `wait()`.
 #
 # Many open messages save time. Of 1,000 messages of 4 bytes between two ranks, on two cores,
 # `wait()` after each took 3.6 to 4 times as long as starting all of them before the first `wait()`,

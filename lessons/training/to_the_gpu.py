@@ -206,6 +206,8 @@ STEPS = [to_the_gpu, mixed_precision]
 # - Call `set_device` before the first collective (`torch/distributed/distributed_c10d.py`: "If user
 #   did not set any, this may use default device 0, causing issues like hang or all processes
 #   creating context on device 0").
+# - DDP takes `output_device`, too. Leave it out (`torch/nn/parallel/distributed.py`: "default:
+#   ``device_ids[0]`` for single-device modules").
 # - Pin the memory, or the copies wait (`torch/_tensor_docs.py`: "If ``True`` and the source is in
 #   pinned memory, the copy will be asynchronous with respect to the host").
 # - float16 needs a [GradScaler](https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling),
