@@ -113,8 +113,11 @@ class Engine:
         if not self.is_open:
             try:
                 self.begin()
-            except Trouble:  # perhaps a trainer that crashed has left it open
-                self.end(0)
+            except Trouble as refused:  # perhaps a trainer that crashed has left it open
+                try:
+                    self.end(0)
+                except Trouble:
+                    raise refused from None
                 self.begin()
         self.is_open = True
 
@@ -172,6 +175,7 @@ class SGLang(Engine):
         return [{token: logprob for logprob, token, _ in one} for one in best]
 
     digits = 16  # of a sha256, in a checksum
+    keeps_requests = True  # that come while it is paused, and answers them afterwards
     fails_open = True  # an update that failed leaves the session open
 
 
@@ -238,4 +242,5 @@ class VLLM(Engine):
         return [{int(name.removeprefix("token_id:")): one[name] for name in one} for one in best]
 
     digits = 64
+    keeps_requests = False
     fails_open = False

@@ -46,7 +46,8 @@ class Sender:
 
     def __init__(self, options):
         kind = VLLM if options.protocol == "vllm" else SGLang
-        self.options, self.limit = options, datetime.timedelta(seconds=options.limit)
+        # subtle: torch waits a little longer than wait_for, which says what was not done
+        self.options, self.limit = options, datetime.timedelta(seconds=options.limit + 0.2)
         self.engines = [kind(url, options) for url in options.engine]
         self.groups, self.tries, self.apart, self.named = [], 0, False, []
         self.began = time.monotonic()

@@ -18,7 +18,6 @@ weights; 1: something was named, though a retry may have cured it; 2: usage. The
 """
 
 import argparse
-import contextlib
 import json
 import os
 import sys
@@ -31,7 +30,8 @@ from engines import EVENTS, TOKENS, Asked, Trouble
 from model import LETTERS, Network, cut, held_dtype, log_probs, sha256
 from sender import Sender
 
-PROMPT, FRESH = [3, 1, 4, 1, 5, 9], [2, 7, 1, 8, 2, 8]
+# Longer than the blocks in which an engine caches texts. The first is asked before every update.
+KNOWN, PAUSED = ([place * place * step % LETTERS for place in range(1, 41)] for step in (1, 5))
 
 
 def update(sender, version, weights):
@@ -40,16 +40,14 @@ def update(sender, version, weights):
     for engine, size in sender.each("size").items():
         engine.tp = size
     before = sender.each("checksums")
-    for engine, ranks in before.items():
-        if engine.held not in (None, ranks):
-            what = "its weights are no longer those of the last update"
-            sender.name(Trouble(what, engine), "They are sent now: ask who changed them")
+    compare_with_the_last_update(sender, before)
     sender.each("pause")
-    probes = {engine: Asked(engine.ask, FRESH) for engine in sender.engines}
+    early = {engine: Asked(engine.ask, PAUSED) for engine in sender.engines}
     while not sender.sent(version, weights):
         pass
     for engine in sender.each("end", version):
         engine.is_open = False
+    late = {engine: Asked(engine.ask, PAUSED) for engine in sender.engines}
     after = sender.each("checksums")
     for engine, ranks in after.items():
         if wrong := differences(engine, ranks, before[engine], weights, after):
@@ -59,12 +57,24 @@ def update(sender, version, weights):
         if label != str(version):
             what = f"it calls its weights version {label}, and they are version {version}"
             sender.name(Trouble(what, engine), "Do not believe its label")
-    for engine, one in probes.items():
-        if one.found:
-            what = "it answered while it was paused, with weights of two versions"
+    waiting = {}
+    for engine in late:
+        if not engine.keeps_requests:  # so it refuses it now
+            late[engine].join(sender.options.limit)
+        if early[engine].found or late[engine].found:
+            what = "it answered while it was paused, with weights that nobody had compared"
             sender.name(Trouble(what, engine), "Throw away what it has answered meanwhile")
+        elif engine.keeps_requests:
+            waiting[engine] = early[engine], late[engine]
     sender.each("resume")
-    compare_answers(sender, version, weights)
+    compare_answers(sender, version, weights, waiting)
+
+
+def compare_with_the_last_update(sender, found):
+    for engine, ranks in found.items():
+        if engine.held not in (None, ranks):
+            what = "its weights are no longer those of the last update"
+            sender.name(Trouble(what, engine), "Throw away what it has answered since")
 
 
 def differences(engine, ranks, before, weights, all_found):
@@ -90,8 +100,8 @@ def differences(engine, ranks, before, weights, all_found):
     return ""
 
 
-def compare_answers(sender, version, weights):
-    """An answer to a prompt that was asked before every update, so its keys were cached."""
+def compare_answers(sender, version, weights, waiting):
+    """To a prompt whose keys were cached, to a new one, and to one that came in the pause."""
     held = {name: one.float() for name, one in weights.items()}
     held["head.weight"] = held["embed.weight"]
 
@@ -104,14 +114,24 @@ def compare_answers(sender, version, weights):
             text = [*text, max(best, key=best.get)]
         return len(answer) != TOKENS
 
-    for engine, answer in sender.each("ask", PROMPT).items():
-        if far(PROMPT, answer):
-            new = [version % LETTERS, *FRESH]
-            why = "otherwise than the trainer's model"
-            with contextlib.suppress(Trouble):
-                if not far(new, engine.ask(new)):
-                    why = "with keys and values of old weights, and a prompt that is new rightly"
-            sender.leave_out(Trouble(f"it has the weights, and answers {why}", engine))
+    new = [8 + version % 40, *PAUSED]  # the others begin with 1 and 5, and share no key with it
+    for engine, known in sender.each("ask", KNOWN).items():
+        try:
+            is_wrong = far(new, engine.ask(new))
+            for one in waiting.get(engine, ())[1:]:  # the first may have waited for too long
+                one.result()
+        except Trouble as trouble:
+            sender.leave_out(trouble)
+            continue
+        what = "it has the weights, and answers "
+        if is_wrong:
+            sender.leave_out(Trouble(f"{what}otherwise than the trainer's model", engine))
+        elif far(KNOWN, known):
+            what += "with keys and values of old weights, and a prompt that is new rightly"
+            sender.leave_out(Trouble(what, engine))
+        elif any(one.found and far(PAUSED, one.found) for one in waiting.get(engine, ())):
+            what += "what it was asked during the pause with keys and values of old weights"
+            sender.leave_out(Trouble(what, engine))
 
 
 def train_step(model, step, ranks):
@@ -145,7 +165,7 @@ def main(options):
     model = Network(options.width).to(gpu if options.backend == "nccl" else "cpu")
     sender = Sender(options) if ranks == 1 or dist.get_rank() == 0 else None
     if sender:
-        for one in [Asked(engine.ask, PROMPT) for engine in sender.engines]:
+        for one in [Asked(engine.ask, KNOWN) for engine in sender.engines]:
             one.join(options.limit)  # no answer from an engine that a trainer has left paused
     for version in range(1, options.updates + 1):
         train_step(model, version, ranks)
@@ -154,6 +174,7 @@ def main(options):
             held = f"held by {len(sender.engines)} of {len(options.engine)} engines"
             print(f"version {version}: {held}", flush=True)
     if sender:
+        compare_with_the_last_update(sender, sender.each("checksums"))
         sender.part()
         if options.record:
             with open(options.record, "w") as file:

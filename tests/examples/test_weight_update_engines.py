@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import urllib.request
+from pathlib import Path
 
 import psutil
 import pytest
@@ -16,6 +17,7 @@ from machines import needs_a_lab
 from played_engines import FOLDER, ROOT, engine, faults, lacks, met, module, trained
 from processes import children, finished, started, wait_until
 
+from benchmarks import engine_faults
 from collectives import Lab
 from tools.engine_protocols import in_order
 
@@ -102,10 +104,7 @@ def test_the_picture_has_the_bytes_of_the_model_between_a_request_and_its_answer
     for events in MEASURED["calls"].values():
         sent = [one["bytes"] for one in events if one["lane"] == "broadcast"]
         assert sent == [first, BYTES - first]
-        requests = [one for one in events if "/update_weights" in one.get("route", "")]
-        for sent in (one for one in events if one["lane"] == "broadcast"):
-            around = [one for one in requests if one["began"] < sent["began"] < one["ended"]]
-            assert [sent["ended"] < one["ended"] for one in around] == [True]
+        assert engine_faults.is_in_time(events)
 
 
 @needs_a_lab
@@ -152,51 +151,44 @@ def test_a_trainer_after_one_that_was_killed(protocol):
     assert status == (1 if protocol == "sglang" else 0)
 
 
-FOREIGN = {  # faults that faults.py has not: in a file of a copy, old text and new
-    "one_rank_keeps_its_weights": (
-        "stub_ranks.py",
-        "        for name, tensor in tensors:",
-        "        for name, tensor in tensors if self.number == 0 or not self.groups else []:",
-        "its rank 1 holds other weights",
-    ),
-    "hashes_what_came": (
-        "stub_ranks.py",
-        "            self.weights[name] = mine.to(held_dtype(name), copy=True)",
-        "            self.weights[name] = mine.to(held_dtype(name), copy=True)\n"
-        "            self.kept = getattr(self, 'kept', {})\n"
-        "            self.kept.setdefault(name, self.weights[name])",
-        "answers otherwise than the trainer's model",
-    ),
-    "says_false_with_200": (
-        "stub_engine.py",
-        'done = p.body(p.Success(success=True, message="Success"))',
-        'done = p.body(p.Success(success="begin" not in route, message="no"))',
-        "answered 200, and {'success': False",
-    ),
+OTHERWISE = "it has the weights, and answers otherwise than the trainer's model"
+OLD_KEYS = "it has the weights, and answers with keys and values of old weights"
+FOREIGN = {
+    "one_rank_keeps_its_weights": "its rank 1 holds other weights",
+    "hashes_what_came": OTHERWISE,
+    "decodes_from_a_graph": OTHERWISE,
+    "two_replicas": "it has the weights, and answers ",
+    "two_tiers": OLD_KEYS,
+    "wakes_up_as_it_was": "its weights are no longer those of the last update",
+    "keeps_its_label": "it calls its weights version default, and they are version 1",
+    "goes_on_at_the_end": "it answered while it was paused",
+}
+OF_SGLANG = {
+    "says_false_with_200": "/begin_weight_update answered 200, and {'success': False",
+    "forgets_who_waits": "no answer to /generate within",
+    "reads_prompts_at_once": "it has the weights, and answers what it was asked during the pause",
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", FOREIGN)
-def test_a_fault_that_nobody_has_foreseen_is_named(fault, tmp_path):
-    file, old, new, says = FOREIGN[fault]
+def test_faults_that_nobody_has_foreseen_are_named(protocol, healthy, tmp_path):
+    """All of them in one update: an engine has one each."""
     copy = shutil.copytree(FOLDER, tmp_path / "copy")
-    text = (copy / file).read_text("utf-8")
-    assert text.count(old) == 1
-    (copy / file).write_text(text.replace(old, new), "utf-8")
-    if fault == "hashes_what_came":
-        text = (copy / file).read_text("utf-8")
-        old = "for name, tensor in self.weights.items()}\n        found"
-        assert text.count(old) == 1
-        text = text.replace(
-            old,
-            "for name, tensor in self.kept.items()}\n        weights['head.weight'] = weights['embed.weight']\n        found",
-        )
-        (copy / file).write_text(text, "utf-8")
-    with engine("sglang", folder=copy, tp=2) as one:
-        status, last, lines = trained("sglang", [one])
-    assert (status, last["held_by"]) == (1, []), lines
-    assert says in last["named"][-1]["what"]
+    with (copy / "faults.py").open("a", encoding="utf-8") as file:
+        file.write(Path(__file__).with_name("foreign_faults.py").read_text("utf-8"))
+    says = FOREIGN | (OF_SGLANG if protocol == "sglang" else {})
+    with contextlib.ExitStack() as stack:
+        names = {
+            stack.enter_context(engine(protocol, folder=copy, tp=2, fault=fault)): fault
+            for fault in says
+        }
+        status, last, lines = trained(protocol, [healthy, *names], "--updates", 2)
+    found = {}
+    for one in last["named"]:
+        found.setdefault(names[one["where"]], one["what"])
+    assert status == 1
+    assert {name: found.get(name, "")[: len(says[name])] for name in says} == says, lines
+    assert healthy in last["held_by"]
 
 
 @pytest.mark.slow
