@@ -19,12 +19,13 @@ _KINDS = (PALETTE[4], PALETTE[1], PALETTE[3], PALETTE[0], PALETTE[6])
 class MemoryBars:
     """The bytes of a rank: for each name of a bar, those of each kind. It prints the totals.
 
-    A line stands at `limit`, the bytes that a rank has.
+    A line stands at `limit`, the bytes that a rank has. `names`: what the name of a bar says.
     """
 
     bars: dict[str, dict[str, int]]
     whose: str = "rank 0"
     limit: int = 0
+    names: str = ""
 
     def __str__(self) -> str:
         totals = {name: sum(parts.values()) for name, parts in self.bars.items()}
@@ -41,20 +42,24 @@ class MemoryBars:
 
     @default_style
     def draw(self, title: str, ranks: Sequence["MemoryBars"]) -> Canvas:
-        """The bars of rank 0, all on one scale. A part has the gid <bar>/<kind>."""
+        """The bars of rank 0, all on one scale. A part has the gid <bar>/<kind>.
+
+        What has no room for its number has it below the bar.
+        """
         canvas, told = Canvas(title), []
         kinds = dict.fromkeys(kind for parts in self.bars.values() for kind in parts)
         colours = dict(zip(kinds, _KINDS, strict=False))
         canvas.key(colours)
-        left = MARGIN + max(breadth(name, 11) for name in self.bars) + 0.1
+        left = MARGIN + max(breadth(name, 12.5) for name in self.bars) + 0.1
         scale = (WIDEST - left - MARGIN - breadth("10,000 GB in all") - 0.1) / self._most
-        limit, top = left + scale * self.limit, TOP + 1.6 * LINE
+        limit, top = left + scale * self.limit, TOP + (2.6 if self.limit else 1.6) * LINE
         for number, (name, parts) in enumerate(self.bars.items()):
-            x, y = left, top + _PITCH * number
+            x, y, below = left, top + _PITCH * number, []
             canvas.write(MARGIN, y + _BAR / 2, name, 10, weight="bold")
             for kind, size in parts.items():
                 width, text = scale * size, self._text(size)
                 if breadth(text) + 0.1 >= width:
+                    below += [f"{kind} {text}"] * (not text.startswith("0 "))
                     text = ""
                 canvas.cell((x, y, width, _BAR), text, colours[kind], f"{name}/{kind}")
                 x += width
@@ -62,13 +67,17 @@ class MemoryBars:
             if x < limit < x + 0.2 + breadth(total):  # behind the line
                 x = limit
             canvas.write(x + 0.1, y + _BAR / 2, total)
+            canvas.write(left, y + _BAR + 0.11, ", ".join(below))
             held = ", ".join(f"{kind} {size:,} bytes" for kind, size in parts.items())
             told.append(f"{name}: {held}.")
         bottom = top + _PITCH * len(self.bars) - 0.15
         legend = f"The bytes that {self.whose} holds, all bars on one scale."
         if self.limit:
-            canvas.box((limit, top - 0.1, 0.02, bottom - top + 0.1), DARK, "limit")
+            for number in range(len(self.bars)):  # not through the words between them
+                mark = limit, top + _PITCH * number - 0.05, 0.02, _BAR + 0.1
+                canvas.box(mark, DARK, f"limit/{number}")
             text = self._text(self.limit)
-            canvas.write(limit, bottom + 0.1, text, ha="center", weight="bold")
-            legend += f" The line stands at {self._text(self.limit)}, all that there is."
+            canvas.write(limit, top - 0.16, text, ha="center", weight="bold")
+            legend += f" The line stands at {text}, all that there is."
+        legend += f" {self.names}" * bool(self.names)
         return canvas.end_with(legend, bottom, f"{title}. {' '.join(told)}")

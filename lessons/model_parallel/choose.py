@@ -85,7 +85,8 @@ def seventy_billion(rank, world_size, device):
     fastest = min(bars, key=lambda name: found[name][::-1])
     check(fastest, "64x1x1 ZeRO 3 (4)", "the fastest that fits, over slow links")
     drawn = {f"{name}, {found[name][3]} s": one for name, one in bars.items()}
-    return found | {"what fits": MemoryBars(drawn, "the fullest GPU", limit=80 * 10**9)}
+    names = "A name: data x pipeline x tensor, ZeRO's stage, (sequences of a micro-batch), seconds."
+    return found | {"what fits": MemoryBars(drawn, "the fullest GPU", 80 * 10**9, names)}
 
 
 # %%

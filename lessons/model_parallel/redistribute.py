@@ -89,7 +89,7 @@ def placements(rank, world_size, device):
         if placement != Replicate():
             first = rows.start, columns.start
             slices[f"{placement}"] = Slice(first, tuple(mine.shape), tuple(whole.shape))
-    return found | {"parts": Slices(slices, "Each rectangle is the matrix.")}
+    return found | {"parts": Slices(slices, ("row", "column"))}
 
 
 # %%

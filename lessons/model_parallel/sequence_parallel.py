@@ -216,9 +216,8 @@ def norms_by_dtensor(rank, world_size, device):
     right = {"all_gather_single": 2 * (4 + 2) + 3, "reduce_scatter_single": 2 * (2 + 4) + 1}
     check(calls, right | {"all_reduce": 5 * 2 * 3}, "calls, SequenceParallel")
     of_batch, mine = (tuple(one.shape[:2]) for one in (outputs[0], outputs[0].to_local()))
-    legend = "The rectangle has a row for each piece of text, a column for each character."
-    part = Slice((0, rank * mine[1]), mine, of_batch)
-    return calls | {"at a norm": Slices({"the output of norm1": part}, legend)}
+    part, axes = Slice((0, rank * mine[1]), mine, of_batch), ("text of the batch", "character")
+    return calls | {"at a norm": Slices({"the output of norm1": part}, axes)}
 
 
 # %%

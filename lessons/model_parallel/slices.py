@@ -10,11 +10,12 @@ from collectives.pictures.page import LINE, MARGIN, TOP, WIDEST, Canvas, default
 if TYPE_CHECKING:
     from torch import Tensor
 
-_LEGEND = (
-    "Each rectangle is the weight of nn.Linear: a row for each output, a column for each input."
-)
 _COLOURS = "The colour is that of the rank that holds this part."
-_LARGEST, _BETWEEN = 2.2, 0.35
+_EXCHANGED = (
+    "Each rank sends a block to each other one, with one call: the word says where the block goes "
+    "to, and where it came from."
+)
+_LARGEST, _BETWEEN, _ARROW = 2.2, 0.5, 1.5
 
 
 class Slice(NamedTuple):
@@ -33,13 +34,23 @@ class Slice(NamedTuple):
             offset %= stride
         return cls(tuple(first), tuple(part.shape), tuple(whole.shape))
 
+    def overlap(self, other: "Slice") -> list[range]:
+        """The indices that are in both, by dimension; one is empty if they do not meet."""
+        both = zip(self.first, self.shape, other.first, other.shape, strict=True)
+        return [range(max(a, b), min(a + n, b + m)) for a, n, b, m in both]
+
 
 @dataclass(frozen=True)
 class Slices:
-    """By the name of a matrix, the slice that this rank holds. It prints their shapes."""
+    """By the name of a matrix, the slice that this rank holds. It prints their shapes.
+
+    `axes`: what a row and a column stand for. With a `call` there are two slices of one matrix, of
+    which the call makes the second from the first.
+    """
 
     slices: dict[str, Slice]
-    legend: str = _LEGEND
+    axes: tuple[str, str] = ("output", "input")
+    call: str = ""
 
     def __str__(self) -> str:
         shapes = (f"{name} {list(one.shape)}" for name, one in self.slices.items())
@@ -49,13 +60,15 @@ class Slices:
     def draw(self, title: str, ranks: Sequence["Slices"]) -> Canvas:
         """All on one scale. The slice of a rank has the gid <name>/r<rank>."""
         shapes = [one.whole for one in self.slices.values()]
-        room = WIDEST - 2 * MARGIN - _BETWEEN * (len(shapes) - 1)
+        between = _ARROW if self.call else _BETWEEN
+        room = WIDEST - 3 * MARGIN - between * (len(shapes) - 1)
         highest = max(height for height, _ in shapes)
         scale = min(room / sum(width for _, width in shapes), _LARGEST / highest)
-        canvas, x, y, told = Canvas(title), MARGIN, TOP + 3.2 * LINE, []
+        canvas, x, y, told = Canvas(title), 2 * MARGIN, TOP + 4.2 * LINE, []
         canvas.chips(len(ranks))
         for name, (height, width) in zip(self.slices, shapes, strict=True):
-            canvas.write(x, y - 0.7 * LINE, name.removesuffix(".weight"))
+            canvas.write(x, y - 1.7 * LINE, name.removesuffix(".weight"), weight="bold")
+            self._name_axes(canvas, x, y, scale * height)
             canvas.cell((x, y, scale * width, scale * height), "", LIGHT, edgecolor=GREY)
             for rank, one in enumerate(rank.slices[name] for rank in ranks):
                 row, column = one.first
@@ -64,6 +77,38 @@ class Slices:
                 canvas.cell(box, "", colour_of(rank), f"{name}/r{rank}")
                 part = f"{rows} x {columns} of {height} x {width}"
                 told.append(f"{name}: rank {rank} holds {part}, from {one.first} on.")
-            x += scale * width + _BETWEEN
+            if self.call:
+                self._name_blocks(canvas, name, ranks, (x, y, scale))
+            x += scale * width + between
         words = f"{title}. {' '.join(told)}"
-        return canvas.end_with(f"{self.legend} {_COLOURS}", y + scale * highest, words)
+        legend = f"{_COLOURS} {_EXCHANGED}" if self.call else _COLOURS
+        if self.call:
+            end, middle = x - between - scale * width, y + scale * highest / 2
+            points = [(end - between + 0.1, middle), (end - 0.3, middle)]
+            canvas.arrow(points, "call", linewidth=1.6, mutation_scale=13)
+            canvas.write(sum(at for at, _ in points) / 2, middle - 0.15, self.call, ha="center")
+        return canvas.end_with(legend, y + scale * highest, words)
+
+    def _name_axes(self, canvas: Canvas, x: float, y: float, height: float) -> None:
+        rows, columns = self.axes
+        canvas.write(x, y - 0.6 * LINE, f"{columns} \N{RIGHTWARDS ARROW}")
+        side = {"rotation": 90, "ha": "center", "va": "top"}
+        canvas.write(x - 0.12, y, f"\N{LEFTWARDS ARROW} {rows}", **side)
+
+    def _name_blocks(
+        self, canvas: Canvas, name: str, ranks: Sequence["Slices"], place: tuple
+    ) -> None:
+        """Where the parts of a slice go to, or came from."""
+        first, last = self.slices
+        x, y, scale = place
+        for giver, gives in enumerate(one.slices[first] for one in ranks):
+            for taker, takes in enumerate(one.slices[last] for one in ranks):
+                rows, columns = overlap = gives.overlap(takes)
+                if all(overlap):
+                    mine, word = (
+                        (giver, f"to {taker}") if name == first else (taker, f"from {giver}")
+                    )
+                    box = (x + scale * columns.start, y + scale * rows.start)
+                    box += (scale * len(columns), scale * len(rows))
+                    word = "" if giver == taker else word
+                    canvas.cell(box, word, colour_of(mine), f"{name}/{giver}-{taker}")

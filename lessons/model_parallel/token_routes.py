@@ -1,18 +1,15 @@
-"""Tokens on their way to experts and back, and those that found no room."""
+"""How many tokens of each rank each expert took, and how many found no room."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
-from collectives.pictures.colours import WRONG, colour_of, edge
+from collectives.pictures.colours import PALETTE, WRONG, colour_of
 from collectives.pictures.page import CHIP, LINE, MARGIN, TOP, WIDEST, Canvas, default_style
 
-_EXPERT = (0.86, 0.28)
-_TOKEN = 0.45  # points of a line
+_ROW = 0.42
 _LEGEND = (
-    "A line is the tokens of one rank that go to one expert, and on the right its answers. It has "
-    "the colour of that rank, and is as wide as there are tokens. An expert has the colour of the "
-    "rank that it lies on. Red: tokens for which their expert had no room."
+    "A number is how many tokens of one rank one expert took: the darker, the more. As many "
+    "answers come back to the rank. No room: tokens that their expert could not take."
 )
 
 
@@ -36,40 +33,37 @@ class TokenRoutes:
 
     @default_style
     def draw(self, title: str, ranks: Sequence["TokenRoutes"]) -> Canvas:
-        """A line has the gid r<rank>/<expert>, and /back on the way back."""
+        """A row for each rank, a column for each expert. A cell has the gid r<rank>/<expert>."""
         n, experts = len(ranks), len(self.taken)
         canvas, told = Canvas(title), []
-        top = TOP + 1.8 * LINE
-        middle, right = (WIDEST - _EXPERT[0]) / 2, WIDEST - MARGIN - CHIP
-        height = max(0.36 * experts, 0.62 * n)
-        rows = [top + height * (rank + 0.5) / n for rank in range(n)]
-        lines = [top + height * (expert + 0.5) / experts for expert in range(experts)]
-        headings = {"tokens of": MARGIN, "experts": middle, "answers": right}
-        for heading, x in headings.items():
-            canvas.write(x, TOP + 0.6 * LINE, heading, 10, weight="bold")
+        left, top, width = MARGIN + CHIP + 0.5, TOP + 3.2 * LINE, (WIDEST - 2.7) / experts
+        most = max(count for one in ranks for count in one.taken)
+        canvas.write(left, TOP + 0.3 * LINE, "expert, on the rank of this colour", weight="bold")
+        canvas.write(MARGIN, top - 0.9 * LINE, "tokens of", weight="bold")
+        totals = [sum(one.taken[expert] for one in ranks) for expert in range(experts)]
+        for expert, total in enumerate(totals):
+            x, owner = left + width * expert, expert * n // experts
+            box = x, top - 1.7 * LINE, width, 1.4 * LINE
+            canvas.cell(box, str(expert), colour_of(owner), f"expert/{expert}", bold=True)
+            canvas.write(x + width / 2, top + _ROW * n + 0.7 * LINE, f"{total}", ha="center")
+        right = left + width * experts + 0.12
+        canvas.write(right, top - 0.9 * LINE, "no room", weight="bold", colour=WRONG)
+        canvas.write(MARGIN, top + _ROW * n + 0.7 * LINE, "of all ranks")
         for rank, one in enumerate(ranks):
-            look = {"color": edge(colour_of(rank)), "zorder": 0.5, "solid_capstyle": "butt"}
-            starts = [0, *accumulate(one.taken)]
+            y = top + _ROW * rank
+            canvas.chip(MARGIN, y + _ROW / 2, rank)
             for expert, count in enumerate(one.taken):
-                # The lines of a rank leave it side by side.
-                shift = _TOKEN / 72 * (starts[expert] + count / 2 - starts[-1] / 2)
-                ys = [rows[rank] + shift, lines[expert]]
-                look |= {"linewidth": _TOKEN * count}
-                gid = f"r{rank}/{expert}"
-                if count:
-                    canvas.axes.plot([MARGIN + CHIP, middle], ys, gid=gid, **look)
-                    ends = [middle + _EXPERT[0], right]
-                    canvas.axes.plot(ends, ys[::-1], gid=f"{gid}/back", **look)
-            canvas.chip(MARGIN, rows[rank], rank)
-            canvas.chip(right, rows[rank], rank)
-            canvas.write(MARGIN, rows[rank] + 0.25, f"{one.dropped} dropped", colour=WRONG)
+                box = left + width * expert, y, width, _ROW
+                canvas.cell(box, str(count), _shade(count / max(1, most)), f"r{rank}/{expert}")
+            canvas.write(right, y + _ROW / 2, f"{one.dropped}", colour=WRONG)
             told.append(
                 f"Of {one.tokens} tokens, rank {rank} sends {', '.join(map(str, one.taken))} to "
                 f"the experts in order, and drops {one.dropped}."
             )
-        for expert, y in enumerate(lines):
-            owner = expert * n // experts
-            box = middle, y - _EXPERT[1] / 2, *_EXPERT
-            count = sum(one.taken[expert] for one in ranks)
-            canvas.cell(box, f"{expert}: {count}", colour_of(owner), f"expert/{expert}")
-        return canvas.end_with(_LEGEND, top + height, f"{title}. {' '.join(told)}")
+        return canvas.end_with(_LEGEND, top + _ROW * n + LINE, f"{title}. {' '.join(told)}")
+
+
+def _shade(share: float) -> str:
+    """From white to the palette's blue."""
+    blue = bytes.fromhex(PALETTE[4][1:])
+    return "#" + "".join(f"{round(255 + share * (part - 255)):02x}" for part in blue)

@@ -78,7 +78,7 @@ def heads_for_text(rank, world_size, device):
         "before": Slice.of(part.squeeze(-1), numbers.squeeze(-1)),
         "after": Slice.of(heads.squeeze(-1), numbers.squeeze(-1)),
     }
-    return Slices(slices, "Each rectangle has a row for each head, a column for each character.")
+    return Slices(slices, ("head", "character of the text"), "all_to_all_single")
 
 
 # %%

@@ -114,7 +114,7 @@ SEEN = [
     *("the last one to come", "what went wrong", "a late receiver", "three rows", "groups"),
     *(*HANGS, "in two orders", "grid", "cables", "memory of GPUs", "orders", "blocks", "shards"),
     *("buckets", "shared rows", "slices", "log", "connections", "slow pairs", "trees", "curve"),
-    *("times", "routes", "layers", "weights in use", "origins"),
+    *("exchanged", "times", "routes", "layers", "weights in use", "origins"),
 ]
 GRID = [(0, 1, 2), (3, 4, 5), (0, 3), (1, 4), (2, 5)]
 _ONE_WAY = [(rank, (rank + 1) % 4) for rank in range(4)]
@@ -149,6 +149,17 @@ _ROUNDS = [
     [Round(1, [2, 3], [(2, 2), (3, 2), (3, 3)]), Round(0, [0, 1], [(2, 0), (2, 1)])],
 ]
 BLOCKS = TravellingBlocks("in order", [[0, 1], [2, 3]], _ROUNDS)
+EXCHANGED = [
+    Slices(
+        {
+            "rows": Slice((2 * rank, 0), (2, 16), (8, 16)),
+            "columns": Slice((0, 4 * rank), (8, 4), (8, 16)),
+        },
+        ("row", "column"),
+        "all_to_all_single",
+    )
+    for rank in range(4)
+]
 SLICES = [
     Slices(
         {
@@ -301,6 +312,7 @@ def figures() -> dict:
         "shared rows": shared[0].draw("shared_memory", shared),
         "shared rows of eight": eight[0].draw("shared_memory", eight),
         "slices": SLICES[0].draw("slices", SLICES),
+        "exchanged": EXCHANGED[0].draw("exchanged", EXCHANGED),
         "log": ranks[0].draw("log", ranks),
         "playback": playback.draw("playback", [playback] * 4),
         "connections": CONNECTIONS.draw("connections", []),
