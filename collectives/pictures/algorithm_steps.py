@@ -1,22 +1,20 @@
 """An algorithm step by step: who sends which piece to whom, and what every rank holds then.
 
 A panel for each step has a row for each rank and a column for each piece. What arrives in the step
-has a thick edge, and an arrow beside it comes from the row of its sender.
+has a thick edge. Before the panel, a straight arrow for each message leads from row to row.
 """
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from collectives.algorithms.lockstep import Message
 from collectives.pictures.colours import DARK, LIGHT, WRONG, colour_of, ink
 from collectives.pictures.elements import Element
 from collectives.pictures.origin import MOST_ELEMENTS, MOST_RANKS, Origins, PictureCell, trace
-from collectives.pictures.page import LINE, MARGIN, SMALL, WIDEST, Canvas, default_style, wrapped
+from collectives.pictures.page import LINE, MARGIN, SMALL, WIDEST, Canvas, default_style
 
 _SIZE, _CELL, _ROW = 10, 0.34, 0.42  # points of a value; the heights of a cell and of a row
-_LABEL, _BETWEEN = 0.82, 0.3
-_TRACK, _ROOM = 0.085, 0.1  # between two arrows; beside the first of them
+_LABEL, _BETWEEN, _COLUMN = 0.82, 0.72, 0.05  # between two panels, where the arrows are; two cells
 _IF_WRONG = " A red edge: no sum of the ranks' values gives this."
 _NO_RANK = "#dcdcdc"
 # The colour, the edge and its width.
@@ -24,16 +22,8 @@ _EMPTY, _PLAIN, _NEW = (("none", "#999999", 0.6), ("none", "#555555", 0.8), ("no
 _RED = ("none", WRONG, 2)
 _LEGEND = (
     "Colour: the ranks whose values are in it. A thick edge: it has arrived in this step. "
-    "The arrow beside it comes from the row of its sender."
+    "An arrow before a step leads from the sender of a message to its receiver."
 )
-
-
-class Arrow(NamedTuple):
-    column: int
-    tail: int
-    head: int
-    track: int
-    both: bool  # the two ranks exchange pieces
 
 
 @default_style
@@ -94,28 +84,25 @@ def _text(value) -> str:
 
 def _drawn(held, messages, panels: list[Origins], title: str, words: str) -> Canvas:
     ranks, columns = len(held[0]), len(held[0][0])
-    arrows = [[], *map(_arrows, messages)]
-    tracks = max([0, *(one.track + 1 for step in arrows for one in step)])
     letters = max(len(_text(value)) for now in held for row in now for value in row)
     cell = max(0.34, 0.105 * letters + 0.12)
-    pitch = cell + _ROOM + tracks * _TRACK + 0.04
+    pitch = cell + _COLUMN
     width, height = columns * pitch, ranks * _ROW
-    per_band = max(1, int((WIDEST - 2 * MARGIN - _LABEL + _BETWEEN) / (width + _BETWEEN)))
+    per_band = max(1, int((WIDEST - 2 * MARGIN - _LABEL) / (width + _BETWEEN)))
     bands = -(-len(held) // per_band)
     per_band = -(-len(held) // bands)  # bands of about the same length
-    page = max(MARGIN + _LABEL + per_band * (width + _BETWEEN), 4.6)
+    page = max(2 * MARGIN + _LABEL + per_band * (width + _BETWEEN), 4.6)
     is_wrong = any(
         one.state == "undefined" for panel in panels for row in panel.after for one in row or ()
     )
-    legend = wrapped(_LEGEND + _IF_WRONG * is_wrong, page - 2 * MARGIN)
     top = MARGIN + 0.45
-    below = top + bands * (height + 2 * LINE) + 0.05
+    below = round(72 * (top + bands * (height + 2 * LINE) + 0.05)) / 72
     # Points of whole numbers: see _Boxes._add.
     canvas = Canvas(title, round(72 * page) / 72)
     boxes = _Boxes(canvas)
     for number, panel in enumerate(panels):
         band, place = divmod(number, per_band)
-        left = MARGIN + _LABEL + place * (width + _BETWEEN)
+        left = MARGIN + _LABEL + place * (width + _BETWEEN) + _BETWEEN * bool(band)
         y = top + band * (height + 2 * LINE) + LINE
         canvas.write(left, y - 0.7 * LINE, f"step {number}" if number else "before", SMALL)
         if not place:
@@ -124,12 +111,12 @@ def _drawn(held, messages, panels: list[Origins], title: str, words: str) -> Can
         step = messages[number - 1] if number else []
         arrived = {(one.to, at) for one in step for at in one.received}
         _panel(boxes, (left, y), (cell, pitch), panel, held[number], arrived)
-        for arrow in arrows[number]:
-            x = left + arrow.column * pitch + cell
-            _arrow(canvas, x, y, arrow, f"step{number}/{arrow.tail}-{arrow.head}")
+        for source, to in sorted({(one.source, one.to) for one in step}):
+            ends = [(left - 0.62, source), (left - 0.1, to)]
+            points = [(x, y + rank * _ROW + _CELL / 2) for x, rank in ends]
+            canvas.arrow(points, f"step{number}/{source}-{to}", linewidth=1.2, mutation_scale=9)
     boxes.draw()
-    canvas.lines(MARGIN, below + LINE / 2, legend)
-    return canvas.end(round(72 * (below + LINE * len(legend) + 0.1)) / 72, words)
+    return canvas.end_with(_LEGEND + _IF_WRONG * is_wrong, below - LINE / 2, words)
 
 
 def _panel(boxes: "_Boxes", corner, sizes, panel: Origins, held, arrived) -> None:
@@ -188,36 +175,3 @@ class _Boxes:
                 corners = [corner for box in boxes for corner in box]
                 codes = [Path.MOVETO, *[Path.LINETO] * 3, Path.CLOSEPOLY] * len(boxes)
                 self.canvas.axes.add_patch(PathPatch(Path(corners, codes), **style))
-
-
-def _arrows(step: Sequence[Message]) -> list[Arrow]:
-    """Beside each column, arrows that would overlap take different tracks."""
-    wanted = {(at, one.source, one.to) for one in step for at in one.received}
-    found: list[Arrow] = []
-    for column, tail, head in sorted(wanted, key=lambda one: (one[0], abs(one[1] - one[2]), one)):
-        both = (column, head, tail) in wanted
-        if both and tail > head:
-            continue  # the other one has two heads
-        low, high = sorted((tail, head))
-        taken = {
-            one.track
-            for one in found
-            if one.column == column
-            and min(one.tail, one.head) < high
-            and max(one.tail, one.head) > low
-        }
-        track = next(track for track in range(len(taken) + 1) if track not in taken)
-        found.append(Arrow(column, tail, head, track, both))
-    return found
-
-
-def _arrow(canvas: Canvas, x: float, top: float, arrow: Arrow, gid: str) -> None:
-    """Out of the sender's row, along the gap beside the column, and into the receiver's."""
-    along = x + _ROOM + arrow.track * _TRACK
-    # Arrows that begin and end in one row keep apart.
-    apart = 0.0 if arrow.both else 0.07 if arrow.head > arrow.tail else -0.07
-    start = top + arrow.tail * _ROW + _CELL / 2 + apart
-    end = top + arrow.head * _ROW + _CELL / 2 - apart
-    points = [(x + 0.02, start), (along, start), (along, end), (x + 0.015, end)]
-    style = "<|-|>" if arrow.both else "-|>"
-    canvas.arrow(points, gid, arrowstyle=style, linewidth=1.1, color=DARK, mutation_scale=6)

@@ -113,7 +113,7 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # 64, because it sends the whole tensor twice. So there are 2 steps instead of 6, but more bytes.
-# The picture shows the first of the four numbers. An arrow with two heads is an exchange.
+# The picture shows the first of the four numbers. Two arrows that cross are an exchange.
 #
 # </details>
 
