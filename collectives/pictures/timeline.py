@@ -7,15 +7,16 @@ made one after the other before it (see happens_before.py), so a program gives t
 every run. A call further right is later than another only if bars, arrows and dotted lines lead
 from that one to it. What a rank has started and not waited for yet is a thin bar below its lane, if
 the rank does something else meanwhile. Calls that only make or end groups are ticks, unless one of
-them went wrong.
+them went wrong. A collective that its group makes again and again is one bar.
 
 A column has room for the ends of the lines that meet in it, and they keep clear of its words: ticks
 stand before the bars, dotted lines at the left of a bar, and arrows arrive at its right.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from collectives.pictures import happens_before
@@ -125,9 +126,10 @@ class Lanes:
 def describe(calls: Sequence[Call]) -> str:
     """The same in sentences, for readers who cannot see it."""
     sentences = []
+    calls, times = _once(sorted(calls, key=lambda call: call.key))
     for rank in sorted({call.rank for call in calls}):
         mine = sorted((call for call in calls if call.rank == rank), key=lambda call: call.number)
-        texts = (" ".join(happens_before.words(call)) for call in mine)
+        texts = (" ".join([*happens_before.words(call), *_how_often(call, times)]) for call in mine)
         sentences.append(f"Rank {rank}: {', then '.join(texts)}.")
     return " ".join(sentences) or _refusal([], 0)
 
@@ -141,8 +143,8 @@ def draw(calls: Sequence[Call], *, title: str = "") -> Canvas:
     r<rank>/c<number>/transfer. The dots where the members of a collective meet have the gid
     <name>/<group>/<seq>.
     """
-    calls = sorted(calls, key=lambda call: call.key)
     told = f"{title or 'What the ranks called, by order'}. {describe(calls)}"
+    calls, times = _once(sorted(calls, key=lambda call: call.key))
     messages = happens_before.in_every_run(calls, happens_before.messages(calls))
     flow = happens_before.data_flow(calls)
     ticks, has_spans = _ticks(calls), any(call.name == SPAN for call in calls)
@@ -159,7 +161,8 @@ def draw(calls: Sequence[Call], *, title: str = "") -> Canvas:
         for call in row
     }
     bars = [call for call in calls if call not in ticks]
-    most = max(len(_bar_lines(call)) + (call.key in any_source) for call in bars)
+    often = times | {row[0].key: len(row) for row in any_source.values() if len(row) > 1}
+    most = max(len(_bar_lines(call)) + (call.key in often) for call in bars)
     lanes = Lanes({rank: at for at, rank in enumerate(ranks)}, length, 0.14 * max(most, 2) + 0.12)
     together = [order.before for order in flow if order.before.name in ALL_TO_ALL]
     met = _met(together, steps)
@@ -180,14 +183,43 @@ def draw(calls: Sequence[Call], *, title: str = "") -> Canvas:
     for call in bars:
         receives = any_source.get(call.key, [call])
         if call is receives[0]:
-            times = len(receives)
             at = steps[call.key][0], steps[receives[-1].key][1]
-            _bar(canvas, call, at, lanes, [f"{times} times"] * (times > 1))
+            _bar(canvas, call, at, lanes, _how_often(call, often))
     _draw_ticks(canvas, ticks, steps, lanes)
     _draw_transfers(canvas, transfers, steps, lanes)
     _arrows(canvas, messages + with_root, steps, lanes, transfers)
     _meetings(canvas, met, lanes)
     return canvas
+
+
+def _once(calls: list[Call]) -> tuple[list[Call], dict[tuple[int, int], int]]:
+    """Without repetitions of a collective that would fill more than a row, and their numbers.
+
+    All members of its group must make it as often in a row.
+    """
+    together: dict[tuple, list[list[Call]]] = defaultdict(list)
+    for _, row in groupby(calls, _repeats):
+        first, *rest = row
+        together[first.group, first.seq, first.name, len(rest)].append([first, *rest])
+    left_out: set[tuple[int, int]] = set()
+    times: dict[tuple[int, int], int] = {}
+    for (*_, again), rows in together.items():
+        if again >= _PER_ROW and len(rows) == len(rows[0][0].members):
+            times |= {row[0].key: len(row) for row in rows}
+            left_out |= {call.key for row in rows for call in row[1:]}
+    return [call for call in calls if call.key not in left_out], times
+
+
+def _how_often(call: Call, times: Mapping[tuple[int, int], int]) -> list[str]:
+    return [f"{times[call.key]} times"] if call.key in times else []
+
+
+def _repeats(call: Call) -> tuple:
+    """Equal for what one rank calls again; only collectives that returned are."""
+    is_done = call.left is not None and call.error is None and not call.is_async
+    if is_done and call.seq is not None and call.name != "wait":
+        return call.rank, call.name, call.op, call.peer, call.group
+    return call.key
 
 
 def _ticks(calls: list[Call]) -> list[Call]:

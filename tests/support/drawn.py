@@ -84,6 +84,7 @@ TIMELINES = {
     "long ring": [words.format(1, 0, 5, 4, 9, 8, 13, 12) for words in _LONG_RING],
     "from any": ["recv:any1 recv:any2 recv:any3 barrier", *["send:0 barrier"] * 3],
     "object list": ["broadcast_object_list:0 reduce:3 barrier"] * 4,
+    "again and again": ["broadcast:0 " * 32 + "barrier"] * 3,
     "late": ["isend:3#7 barrier barrier", *["barrier barrier"] * 2, "barrier barrier recv:0#7"],
     "groups": ["new_group new_group new_group monitored_barrier! send:1..."] * 4,
     "own work": ["isend:1 span:multiply wait:0", "irecv:0 span:multiply span:print wait:0"],
@@ -114,7 +115,7 @@ SEEN = [
     *("the last one to come", "what went wrong", "a late receiver", "three rows", "groups"),
     *(*HANGS, "in two orders", "grid", "cables", "memory of GPUs", "orders", "blocks", "shards"),
     *("buckets", "shared rows", "slices", "log", "connections", "slow pairs", "trees", "curve"),
-    *("exchanged", "times", "routes", "layers", "weights in use", "origins"),
+    *("again and again", "exchanged", "times", "routes", "layers", "weights in use", "origins"),
 ]
 GRID = [(0, 1, 2), (3, 4, 5), (0, 3), (1, 4), (2, 5)]
 _ONE_WAY = [(rank, (rank + 1) % 4) for rank in range(4)]
