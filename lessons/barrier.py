@@ -45,7 +45,7 @@ import torch.distributed as dist
 
 # %%
 def barrier(rank, world_size, device):
-    calls = note_calls()  # what this rank calls from here on
+    calls, begun = note_calls(), time.monotonic()
     for _ in range(rank):
         with span("0.1 s of work"):  # drawn as a bar
             time.sleep(0.1)
@@ -54,6 +54,7 @@ def barrier(rank, world_size, device):
     returned = time.monotonic()
     # proof: it worked, and it was the call that waited
     check([call.name for call in calls], [*["span"] * rank, "barrier"], "work and a barrier")
+    check(called - begun >= rank / 10, True, "rank r calls r tenths of a second late")
     all_called = [None] * world_size
     dist.all_gather_object(all_called, called)
     who = [other for other, at in enumerate(all_called) if at <= returned]

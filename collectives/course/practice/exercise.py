@@ -27,8 +27,9 @@ class ExerciseCase:
     if that is a tuple. explain: what is wrong with a wrong result, if it knows.
 
     What may be done for it, all of it by this rank: messages, calls: the most messages that it may
-    send, and the most collectives that it may call. least_messages, least_calls: the fewest. bytes:
-    the most that it may give to all its messages and calls. reduced: the most to all_reduce alone.
+    send, and the most collectives that it may call. bytes: the most that it may give to all its
+    messages and calls. least_messages, least_calls, least_bytes: the fewest. reduced: the most to
+    all_reduce alone.
     peers: the ranks to which it may send, and which may be with it in a collective. held: the most
     bytes that it may keep at a time of what others sent. apart: what it returns has memory of its
     own. together: no rank may return before the last has come.
@@ -47,6 +48,7 @@ class ExerciseCase:
     calls: int | None = None
     least_calls: int = 0
     bytes: int | None = None
+    least_bytes: int = 0
     reduced: int | None = None
     peers: Collection[int] | None = None
     held: int | None = None

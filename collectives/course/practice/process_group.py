@@ -45,8 +45,8 @@ class Sent:
     made: calls that it has begun and ended, in all cases. peers: by rank how this one has had to do
     with it, and in which line. held: the most bytes that it has kept of what others sent. groups:
     of each new_group, whether only its members need to call it. too_early: why it must not wait
-    yet, if so. tell: is told of a Work that is gone before anybody waited for it. subtle: a program
-    that catches every exception catches Misuse, too, and `misuse` stays.
+    yet for the latest call, if so. tell: is told of a Work that is gone before anybody waited for
+    it. subtle: a program that catches every exception catches Misuse, too, and `misuse` stays.
     """
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class Sent:
             self.tell(self.forgotten)
 
     def settle(self, work: dist.Work) -> None:
-        if self.too_early:
+        if self.too_early and self.numbers.get(work, -1) == max(self.started, default=0):
             self.refuse(self.too_early)
         self.started.pop(self.numbers.pop(work, -1), None)
 

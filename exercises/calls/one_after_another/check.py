@@ -14,12 +14,15 @@ class _Speak:
 
     def __init__(self, rank: int, n: int, call: int):
         self.seconds, self.key, self.has_spoken = 0.05 * (n - 1 - rank), f"spoken {call}", False
+        self.rank = rank
 
     def __repr__(self) -> str:
         return "speak"
 
     def __call__(self) -> int:
         self.has_spoken = True
+        if SENT.calls < self.rank:
+            SENT.refuse("it speaks, and no barrier has told it that all before it have spoken")
         store, until = dist.distributed_c10d._get_default_store(), time.monotonic() + self.seconds
         before = store.add(self.key, 0)
         while store.add(self.key, 0) == before and time.monotonic() < until:

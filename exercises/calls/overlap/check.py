@@ -9,7 +9,7 @@ from collectives.course.practice.data import added
 from collectives.course.practice.exercise import ExerciseCase, hints
 from collectives.course.practice.process_group import SENT
 
-_TOO_EARLY = "it waits for its first sum before it asks for the second tensor: nothing overlaps"
+_TOO_EARLY = "it waits for its {} sum before it asks for the {} tensor: nothing overlaps"
 
 
 class _Backward:
@@ -32,7 +32,9 @@ class _Backward:
                 store.set(self.key, "")
             if self.waits and number == 0:
                 store.wait([self.key])
-            SENT.too_early = _TOO_EARLY if number == 0 else None
+            which = ("first", "second") if number == 0 else ("latest", "next")
+            is_last = number == len(self.gradients) - 1
+            SENT.too_early = None if is_last else _TOO_EARLY.format(*which)
             yield gradient.clone()
 
 

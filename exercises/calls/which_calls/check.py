@@ -23,6 +23,10 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
             wanted,
             calls=3,
             least_calls=3 if n > 1 else 0,
+            least_bytes=2 * rows[rank].nbytes + 1 if n > 1 else 0,  # each of the three has some
             reduced=0,
-            says={"reduced": "none of the calls is all_reduce"},
+            says={
+                "reduced": "none of the calls is all_reduce",
+                "least_bytes": "three calls of torch.distributed give `a`, `b` and `c`",
+            },
         )

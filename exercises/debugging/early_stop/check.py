@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+import torch
+
 from collectives.course.practice.exercise import ExerciseCase, hints
 
 
@@ -13,7 +15,14 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     # Neither the sum nor the mean of the losses falls below the limit in step 4.
     losses = [[1.0, 0.5, 0.3, 0.2, 0.1]] + [[1.0, 0.2, 0.2, 0.2, 0.1]] * (n - 1)
     says = {"least_calls": "each step adds up the gradients of all ranks"}
-    yield ExerciseCase("rank 0 needs more steps", (losses[rank], 0.25), 4, least_calls=4, says=says)
+    yield ExerciseCase(
+        "rank 0 needs more steps",
+        (losses[rank], 0.25),
+        4,
+        least_calls=4,
+        least_bytes=4 * torch.ones(2).nbytes + 1,  # in each step the gradients, and something else
+        says=says | {"least_bytes": says["least_calls"]},
+    )
     mine = [2.0, 1.0, 3.0] if rank == n - 1 else [2.0, 0.5, 0.25]
     yield ExerciseCase(f"rank {n - 1} never gets there", (mine, 1.0), 3)
     # Each rank has been below the limit once, but not in the same step.

@@ -28,6 +28,9 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
         weights = torch.arange(4.0)
         weights[place] += rank == n - 1
         yield ExerciseCase(f"rank {n - 1} differs at place {place}", (weights,), n == 1)
+    # Sums in which each place has a weight of its own, such as 1, 2, 3, 4, are equal.
+    weights = torch.arange(4.0) + torch.tensor([1.0, -2.0, 1.0, 0.0]) * (rank == n - 1)
+    yield ExerciseCase("sums by place are equal", (weights,), n == 1)
     yield ExerciseCase("another order", (torch.arange(4.0).roll(rank),), n == 1)
     yield ExerciseCase("no weights", (torch.empty(0),), True)
     yield ExerciseCase(
