@@ -6,20 +6,25 @@
 
 The text comes from the recorder and from torch's dispatcher, never from the step. For each rank:
 
-- its calls in the order in which it starts them and waits: group, other side, elements and dtype;
-- each operator of c10d and each functional one, with its bytes, and the bytes of the memory behind
-  its buffers. An operator of which this is not known fails;
-- the bytes of the memory that its operators make, and the elements that they write;
-- the most bytes that autograd keeps for a backward pass;
-- the rows that reach a model, with gradients and without;
-- how many files the step opens for writing.
+- its calls in the order in which it starts them and waits (group, other side, elements and dtype);
+  between them the operators of c10d and the functional ones, also those that DDP calls, with their
+  bytes and those of the memory behind their buffers, what other operators write, and the files
+  that the step opens. An operator of which the bytes are not known fails;
+- the bytes of the memory that its operators make, and the most that autograd keeps;
+- the rows that reach a model, with gradients and without, and the processes that it starts;
+- what the numbers weigh that it gives to its calls: others, or in another order, weigh something
+  else.
 
-The proof is a part of the step, so a changed proof changes the text, too.
+The proof is a part of the step, so a changed proof changes the text, too. Steps that cannot be
+recorded are lines of the record, with the reason. `WITHOUT` names chapters and lessons that have
+none.
 """
 
 import argparse
 import os
+import re
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 from types import FrameType
@@ -30,49 +35,109 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from collectives import LaunchError, note_calls
-from collectives.course import files
+from collectives.course import chapters, files, mistakes
+from collectives.course.marks import WorldSpec, world_of
 from collectives.launcher.launch import launch_in
 from collectives.launcher.world import World
 from collectives.recording.counts import SILENT, name_of
 from collectives.semantics.calls import BY_NAME, POINT_TO_POINT
-from collectives.verify.lessons import runnable
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "tests" / "lessons" / "steps"
 TORCH = "2.13.0"  # the tested one: another one has other operators
 RANKS = 4
+# Of a rank: what happens, in order; what it makes and keeps; what it gives to its calls.
+Record = tuple[list[str], list[str], list[str]]
+WITHOUT = {
+    "route": "its steps run the programs of examples/route, whose calls their proofs count",
+    "mistakes": "what its steps show is how they end, and that is compared with their symptoms",
+    "machines": "its steps start machines, and the ranks there",
+    **dict.fromkeys(
+        (
+            "launching",
+            "hearsay",
+            "model_parallel/memory",
+            "model_parallel/zero",
+            "model_parallel/fully_sharded",
+            "model_parallel/saving",
+            "model_parallel/hybrid",
+            "model_parallel/redistribute",
+            "model_parallel/tensor_parallel",
+            "model_parallel/vocabulary",
+            "model_parallel/sequence_parallel",
+            "model_parallel/reshard",
+            "model_parallel/pipeline",
+            "model_parallel/schedules",
+            "model_parallel/long_text",
+            "model_parallel/ulysses",
+            "model_parallel/experts",
+            "model_parallel/mesh",
+            "model_parallel/plan",
+            "model_parallel/choose",
+        ),
+        "it has not been made twice yet",
+    ),
+}
+# Steps of which no record would be equal twice, or none can be made.
+NOT_RECORDED = {
+    ("training/functional", "compiled"): "torch.compile compiles nothing that is watched",
+}
 _LONGEST_ROUND = 64  # lines
+_MOST_LINES = 80  # of what happens in a rank
+# A number in a line, but for those of ranks, tags and dtypes.
+_SIZE = re.compile(r"(?<!\w)(?<!rank \+ )(?<!root )(?<!tag )\d+")
+_OTHERS = ("importlib", "linecache", "sklearn", "collectives/")  # they open files of their own
 _NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
 
 class Watch(TorchDispatchMode):
     """What a rank's operators send, make and write, and the rows that reach its models."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, rank: int, world_size: int) -> None:
         super().__init__()
         self.folder = folder  # of the lesson
-        self.sent: list[str] = []
-        self.made = self.written = self.kept = self.most_kept = self.depth = 0
+        self.place = rank, world_size
+        self.calls, self.seen = note_calls(), 0
+        self.events: list[str] = []
+        self.operators = self.written = 0  # since the last event
+        self.made = self.kept = self.most_kept = self.depth = self.processes = 0
+        self.weight = 0.0
         self.rows: Counter[str] = Counter()
-        self.files, self.is_open = 0, True
+        self.is_open = True
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.catch_up()
         given = _tensors((args, kwargs or {}))
-        result = func(*args, **(kwargs or {}))
         name = func._schema.name.partition("::")[2].removesuffix("_out").removesuffix("_")
-        if func.namespace not in _NAMESPACES:
-            known = {one.untyped_storage()._cdata for one in given}
-            made = [one for one in _tensors(result) if one.untyped_storage()._cdata not in known]
-            self.made += sum(one.untyped_storage().nbytes() for one in made)
-            self.written += sum(one.numel() for one in made)
-        elif name not in SILENT:
+        if func.namespace in _NAMESPACES and name not in SILENT:
             call = name_of(name)
             if call not in BY_NAME:
                 raise ValueError(f"the bytes of the operator {func._schema.name} are not known")
             behind = sum(one.untyped_storage().nbytes() for one in given)
             nbytes = sum(one.nbytes for one in given)
-            self.sent.append(f"{func.namespace}.{call}: {nbytes} bytes of {behind}")
+            self.happens(f"{func.namespace}.{call}: {nbytes} bytes of {behind}")
+            self.weight += sum(map(_weight, _tensors(_read(func.namespace, call, args))))
+        result = func(*args, **(kwargs or {}))
+        if func.namespace not in _NAMESPACES:
+            known = {one.untyped_storage()._cdata for one in given}
+            made = [one for one in _tensors(result) if one.untyped_storage()._cdata not in known]
+            self.made += sum(one.untyped_storage().nbytes() for one in made)
+            written = _tensors(result) if func._schema.is_mutable else made
+            self.written += sum(one.numel() for one in written)
+            self.operators += 1
         return result
+
+    def catch_up(self) -> None:
+        """Put down the calls that have begun since the last time."""
+        new, self.seen = self.calls[self.seen :], len(self.calls)
+        for call in new:
+            self.happens(_text(call, *self.place))
+
+    def happens(self, event: str) -> None:
+        if self.operators:
+            self.events.append(f"{self.operators} operators write {self.written} elements")
+            self.operators = self.written = 0
+        self.events.append(event)
 
     def keep(self, tensor):
         self.kept += tensor.nbytes
@@ -89,23 +154,28 @@ class Watch(TorchDispatchMode):
         self.depth -= 1
 
     def audit(self, event: str, given: tuple) -> None:
-        """Python tells of each file that it opens, and cannot be asked to stop."""
-        if event == "open" and self.is_open and given[2] & (os.O_WRONLY | os.O_RDWR):
-            frame: FrameType | None = sys._getframe()
-            names: list[str] = []
-            while frame is not None:
-                names.append(frame.f_code.co_filename)
-                frame = frame.f_back
-            is_step = any(Path(name).parent == self.folder for name in names)
-            self.files += is_step and not any("importlib" in name for name in names)
+        """Python tells of each file that it opens and each process, and does so for ever."""
+        if not self.is_open:
+            return
+        self.processes += event in ("os.fork", "subprocess.Popen")
+        if event == "open":
+            event = "writes a file" if given[2] & (os.O_WRONLY | os.O_RDWR) else "reads a file"
+        elif event not in ("os.rename", "os.remove"):
+            return
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and not any(one in frame.f_code.co_filename for one in _OTHERS):
+            if Path(frame.f_code.co_filename).parent == self.folder:
+                self.catch_up()
+                self.happens(event)
+                return
+            frame = frame.f_back
 
     def lines(self) -> list[str]:
         return [
-            *self.sent,
-            f"makes {self.made} bytes, and writes {self.written} elements",
+            f"makes {self.made} bytes",
             *([f"keeps at most {self.most_kept} bytes for backward"] if self.most_kept else []),
             *(f"{rows} rows reach a model {how}" for how, rows in self.rows.items()),
-            *([f"opens {self.files} files for writing"] if self.files else []),
+            *([f"starts {self.processes} processes"] if self.processes else []),
         ]
 
 
@@ -123,6 +193,25 @@ def _tensors(value) -> list[torch.Tensor]:
     return [one for one in tree_leaves(value) if isinstance(one, torch.Tensor)]
 
 
+def _read(namespace: str, call: str, args: tuple):
+    """Of the arguments of an operator, those that it reads, where that is not chance."""
+    if call == "recv":
+        return ()
+    if call == "broadcast" and namespace == "c10d":
+        return args[0] if dist.ProcessGroup.unbox(args[1]).rank() == args[2] else ()
+    is_second = namespace == "c10d" and ("gather" in call or "scatter" in call or "to_all" in call)
+    return args[is_second]
+
+
+def _weight(tensor: torch.Tensor) -> float:
+    """Another one for other numbers, signs or places. Bytes are objects: these hold times."""
+    if tensor.dtype == torch.uint8:
+        return 0.0
+    numbers = tensor.detach().double().flatten()
+    places = torch.arange(len(numbers)) % 97 + 1
+    return (torch.where(numbers > 0, numbers, -numbers / 2) * places).sum().item()
+
+
 def _text(call, rank: int, world_size: int) -> str:
     """As in "isend int64[1] with rank + 1"."""
     words = [call.name + (f" of {call.awaited}" if call.awaited else ""), *map(str, call.tensors)]
@@ -137,52 +226,51 @@ def _text(call, rank: int, world_size: int) -> str:
     return " ".join(words)
 
 
-def record_step(step, folder: Path, rank: int, world_size: int, device) -> list[str]:
-    """In a rank: the lines of a step."""
-    watch, calls = Watch(folder), note_calls()
+def record_step(step, folder: Path, rank: int, world_size: int, device) -> Record:
+    """In a rank: what a step does, also one that raises."""
+    tempfile.gettempdir()  # when it is first asked for, it writes a file to try
+    watch = Watch(folder, rank, world_size)
     sys.addaudithook(watch.audit)
     modules = torch.nn.modules.module
     hooks = [
         modules.register_module_forward_pre_hook(watch.enter_model),
         modules.register_module_forward_hook(watch.leave_model, always_call=True),
     ]
+    raised = []
     try:
         kept = torch.autograd.graph.saved_tensors_hooks(watch.keep, lambda kept: kept.tensor)
         with kept, watch:
             step(rank, world_size, device)
+    except Exception as error:
+        if not world_of(step).symptom:
+            raise
+        raised = [f"raises {type(error).__name__}"]
     finally:
         watch.is_open = False
         for hook in hooks:
             hook.remove()
-    return [*(_text(call, rank, world_size) for call in calls), *watch.lines()]
-
-
-def _record(rank: int, world_size: int, device, path: str) -> dict[str, list[str]]:
-    module, wanted = files.load(Path(path)), {}
-    for step in module.STEPS:
-        dist.barrier()
-        wanted[step.__name__] = record_step(step, Path(path).parent, rank, world_size, device)
-    return wanted
+    watch.catch_up()
+    watch.happens("ends")
+    weight = [f"its calls are given {watch.weight:.4g}"] if watch.weight else []
+    return watch.events, [*watch.lines(), *raised], weight
 
 
 def _rounds(lines: list[str]) -> list[str]:
-    """Lines that come several times one after the other once, and how often: the shortest rounds
-    first, then rounds of these.
+    """Lines that come several times one after the other once, and how often; then rounds of these.
+    A round is one text of several lines.
     """
     found, place = [], 0
     while place < len(lines):
-        size, times = 1, 1
         for size in range(1, min(_LONGEST_ROUND, (len(lines) - place) // 2) + 1):
-            block, end = lines[place : place + size], place + size
-            while lines[end : end + size] == block:
-                end, times = end + size, times + 1
+            block, times = lines[place : place + size], 1
+            while lines[place + size * times : place + size * (times + 1)] == block:
+                times += 1
             if times > 1:
                 break
         else:
-            size = 1
-        block = lines[place : place + size]
-        if times > 1 and size > 1:
-            block = [f"x {times}:", *(f"  {line}" for line in block)]
+            size, block, times = 1, lines[place : place + 1], 1
+        if times > 1 and (size > 1 or "\n" in block[0]):
+            block = ["\n  ".join([f"x {times}:", *"\n".join(_rounds(block)).splitlines()])]
         elif times > 1:
             block = [f"{block[0]}  x {times}"]
         found += block
@@ -190,26 +278,93 @@ def _rounds(lines: list[str]) -> list[str]:
     return found if found == lines else _rounds(found)
 
 
+def _shown(lines: list[str]) -> list[str]:
+    """The lines in rounds. If they are many, what operators do is added up behind the others; if
+    these are many as well, all are.
+    """
+    text = "\n".join(_rounds(lines)).splitlines()
+    if len(text) > _MOST_LINES:
+        beside = [line for line in lines if " operators write " in line or " bytes of " in line]
+        others = [line for line in lines if line not in set(beside)]
+        text = "\n".join([*_rounds(others), *_added_up(beside)]).splitlines()
+    return text if len(text) <= _MOST_LINES else _added_up(lines)
+
+
+def _added_up(lines: list[str]) -> list[str]:
+    """Lines that differ in sizes alone are one, with the sums of their numbers."""
+    found: dict[str, list[list[int]]] = {}
+    for line in lines:
+        sizes = [int(one) for one in _SIZE.findall(line)]
+        found.setdefault(_SIZE.sub("{}", line), []).append(sizes)
+    return [
+        f"{kind.format(*map(sum, zip(*sizes, strict=True)))}, in {len(sizes)} lines"
+        for kind, sizes in sorted(found.items())
+    ]
+
+
+def _why_not(name: str, step: str, world: WorldSpec) -> str:
+    """Why a step has no record; "" if it has one."""
+    if world.lab or world.seconds:
+        return "it starts processes of its own"
+    if world.symptom in ("hangs", "dies", "breaks off"):
+        return f"it {world.symptom}, and when is chance"
+    return NOT_RECORDED.get((name, step), "")
+
+
+def _records_of(path: Path, names: list[str], world: WorldSpec) -> list[dict[str, Record]]:
+    """What these steps do, by rank: those of one world together, an isolated one by itself."""
+
+    def in_rank(rank: int, world_size: int, device) -> dict[str, Record]:
+        module, found = files.load(path), {}
+        for name in names:
+            if not world.isolated:
+                dist.barrier()
+            step = vars(module)[name]
+            found[name] = record_step(step, path.parent, rank, world_size, device)
+        return found
+
+    if world.isolated:
+        in_rank.world = world  # type: ignore[attr-defined]
+        return mistakes.run_isolated(in_rank, mistakes.own_world(in_rank))[1]
+    return launch_in(World.chosen(RANKS, "gloo", "cpu", 100.0), in_rank, diagnose=False)
+
+
 def text_of(name: str, folder: Path) -> str:
     """The record of a lesson. Ranks that do the same share their lines."""
+    if reason := WITHOUT.get(name) or WITHOUT.get(chapter_of(name)):
+        raise ValueError(f"it has no record: {reason}")
     path = folder / f"{name}.py"
-    lesson = files.load(path)
-    if len(runnable(name, "gloo", "cpu", RANKS)) != len(lesson.STEPS):
-        raise ValueError(f"{name} has steps that this world cannot run")
-    world = World.chosen(RANKS, "gloo", "cpu", 300.0)
-    ranks = launch_in(world, _record, (str(path),), diagnose=False)
-    found = []
-    for step in ranks[0]:
-        by_lines: dict[tuple[str, ...], list[str]] = {}
-        for rank, record in enumerate(ranks):
-            by_lines.setdefault(tuple(_rounds(record[step])), []).append(str(rank))
-        for lines, who in by_lines.items():
-            found += [f"{step}, rank {', '.join(who)}:", *(f"  {line}" for line in lines)]
+    worlds = {step.__name__: world_of(step) for step in files.load(path).STEPS}
+    reasons = {step: _why_not(name, step, world) for step, world in worlds.items()}
+    shared = [step for step in worlds if not worlds[step].isolated and not reasons[step]]
+    records = _records_of(path, shared, WorldSpec()) if shared else []
+    found, last = [], ""
+    for step, world in worlds.items():
+        if reasons[step]:
+            found.append(f"{step}: not recorded: {reasons[step]}")
+            continue
+        ranks = _records_of(path, [step], world) if world.isolated else records
+        for part in zip(*(record[step] for record in ranks), strict=True):
+            by_lines: dict[tuple[str, ...], list[str]] = {}
+            for rank, lines in enumerate(part):
+                by_lines.setdefault(tuple(lines), []).append(str(rank))
+            for lines, who in by_lines.items():
+                text = _shown(list(lines))
+                head = f"{step}, rank {', '.join(who)}:"
+                if text:
+                    found += [*([head] if head != last else []), *(f"  {line}" for line in text)]
+                    last = head
     return "\n".join([*found, ""])
 
 
+def chapter_of(name: str) -> str:
+    """ValueError if there is no such lesson."""
+    files.find(name)
+    return next(one.name for one in chapters.read().values() if name in one.names)
+
+
 def record_file(name: str) -> Path:
-    return RECORDS / f"{name if '/' in name else f'calls/{name}'}.txt"
+    return RECORDS / chapter_of(name) / f"{Path(name).name}.txt"
 
 
 def difference(name: str, got: str, wanted: str) -> str:
@@ -234,12 +389,11 @@ def main() -> int:
         return 2
     status = 0
     for name in options.names:
-        file = record_file(name)
-        if options.check and not file.exists():
-            print(f"{name} has no record: {file.relative_to(ROOT)}")
-            return 2
         try:
+            file = record_file(name)
             text = text_of(name, options.lessons.resolve())
+            if options.check and not file.exists():
+                raise ValueError(f"no record lies in {file.relative_to(ROOT)}")
         except (OSError, ValueError) as error:
             print(f"{name}: {error}")
             return 2
