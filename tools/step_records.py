@@ -56,8 +56,6 @@ WITHOUT = {
         (
             "launching",
             "hearsay",
-            "model_parallel/memory",
-            "model_parallel/zero",
             "model_parallel/fully_sharded",
             "model_parallel/saving",
             "model_parallel/hybrid",
