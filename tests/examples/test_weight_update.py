@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from machines import needs_a_lab, needs_slurm
 from planted import Planted, unnoticed
-from processes import finished, free_port, started
+from processes import finished, free_port, printed, started
 from repository import ROOT
 
 from collectives import Lab, launch
@@ -29,7 +29,7 @@ def folder(tmp_path):
 
 def check_versions(stdout, engines):
     """Each engine had the trainer's weights, to the last bit, in each of three versions."""
-    lines = sorted(stdout.splitlines())
+    lines = sorted(printed(stdout).splitlines())
     sent = [line.removeprefix("trainer 0: ") for line in lines if line.startswith("trainer 0: ")]
     assert [line[:9] for line in sent] == ["version 1", "version 2", "version 3"]
     assert len({line.partition(" is ")[2] for line in sent}) == 3  # the weights change
@@ -179,7 +179,7 @@ def test_shapes_that_differ_are_named_before_a_byte_travels(folder):
     shapes = "0.weight (128, 64) torch.float32", "0.weight (256, 64) torch.float32"
     assert [one.returncode for one in ranks] == [1, 1]
     for stdout, stderr in ended:
-        assert stdout == ""
+        assert printed(stdout) == ""
         assert "engine 0 has {}, and the trainer has {}\n".format(*shapes) in stderr
 
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 from machines import needs_a_lab, needs_slurm
 from planted import Planted, unnoticed
-from processes import free_port, started
+from processes import free_port, printed, started
 from repository import ROOT
 
 from collectives import Lab
@@ -45,7 +45,7 @@ def ends(process):
     """Its exit status, and what it says."""
     stdout, stderr = process.communicate(timeout=120)
     ours = re.findall(r"^(?:trainer|engine \d+): .*", stderr, re.M)
-    return process.returncode, ours, stdout.splitlines()
+    return process.returncode, ours, printed(stdout).splitlines()
 
 
 def check_versions(trainer, *engines, updates=3):

@@ -75,6 +75,11 @@ def caller(tmp_path):
             one.process.communicate()
 
 
+def left_in(folder: Path) -> list[Path]:
+    """Without the folder that torch 2.9 makes when it is imported, and cannot remove if killed."""
+    return [one for one in folder.iterdir() if not any(one.glob("_remote_module_*"))]
+
+
 def wait_until_gone(processes) -> None:
     wait_until(lambda: not any(map(is_alive, processes)), 5)
 
@@ -97,7 +102,7 @@ def test_no_rank_and_no_file_outlives_the_caller(caller, name, method):
     wait_until_gone(ranks)
     one.process.wait(timeout=10)
     wait_until_gone(helpers)  # the server and the resource tracker
-    wait_until(lambda: not any(one.folder.iterdir()), 5)  # the server tidies up after its parent
+    wait_until(lambda: not left_in(one.folder), 5)  # the server tidies up after its parent
 
 
 SURVIVES = """
@@ -133,7 +138,7 @@ def test_a_caller_launches_again_after_its_server_was_killed_and_after_an_interr
     ), err
     assert (err.count("Traceback"), err[-18:]) == (1, "KeyboardInterrupt\n")
     wait_until_gone(helpers)
-    assert list(one.folder.iterdir()) == []
+    assert left_in(one.folder) == []
 
 
 HANDLES_SIGINT = """

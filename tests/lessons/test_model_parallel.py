@@ -55,7 +55,8 @@ def clip_on_two_meshes(rank, world_size, device):
         on_my_share = lesson.clipped(clip, norms, data.get_local_rank(), 2)
         return lesson.train(lesson.sharded(model, data), device, on_my_share)
 
-    with pytest.raises(RuntimeError, match="must have the same mesh"):
+    # torch 2.9 says it in other words.
+    with pytest.raises(RuntimeError, match=r"must have the same mesh|Sharding propagation failed"):
         trained(lesson.clip_by_pytorch, [])
     alone = lesson.clipped(lesson.clip_by_pytorch, expected := [])
     right = lesson.train(lesson.network(device), device, alone)

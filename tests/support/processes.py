@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import secrets
 import shlex
 import signal
@@ -69,7 +70,14 @@ def finished(command: str | list, timeout=150, env=None, **options) -> subproces
     words = shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
     env = shell_environment() | (env or {})
     streams = {"capture_output": True, "text": True}
-    return subprocess.run(words, env=env, timeout=timeout, **streams, **options)
+    done = subprocess.run(words, env=env, timeout=timeout, **streams, **options)
+    done.stdout = printed(done.stdout)
+    return done
+
+
+def printed(text: str) -> str:
+    """Without the lines that gloo of torch 2.9 prints of each group by itself."""
+    return re.sub(r"^\[Gloo\] Rank \d+ is connected to .*\n", "", text, flags=re.MULTILINE)
 
 
 @contextlib.contextmanager
