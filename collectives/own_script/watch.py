@@ -191,12 +191,13 @@ class RankWatch:
         iterator.watched = self.passes
         # The sampler itself, or that of a sampler of batches.
         samplers = loader.sampler, getattr(loader.batch_sampler, "sampler", None)
+        distributed = [one for one in samplers if hasattr(one, "num_replicas")]
         self.note(
             "pass",
             number=self.passes,
             made=loader.watched_at,
             loads_ahead=type(loader).__module__ == "accelerate.data_loader",
-            shuffles_split=any(getattr(one, "num_replicas", 0) and one.shuffle for one in samplers),
+            shuffles_split=any(getattr(one, "shuffle", False) for one in distributed),
             weights=self.weights(),
         )
         return iterator
