@@ -66,7 +66,7 @@ def test_a_hang_is_blamed_on_the_rank_that_did_not_call():
     with pytest.raises(LaunchError) as failure:
         launch(stays_away, 4, backend="nccl", timeout=20)
     assert (failure.value.kind, failure.value.rank) == ("hung", 2)
-    assert "slow: rank 2 has not joined all_reduce #1" in str(failure.value)
+    assert "slow: rank 2 has not joined all_reduce #2" in str(failure.value)
 
 
 def slow_to_connect(rank, n, device):
