@@ -121,14 +121,14 @@ def _goes_on(calls: Sequence[Call]) -> bool:
 def _together(calls: Sequence[Call]) -> list[list[Call]]:
     """The collectives that move data among all ranks, or all of them in one group.
 
-    Each is the calls of its ranks, in order.
+    Each is the calls of its ranks, in order. Worlds of one rank each share none.
     """
     moving = _moving(calls)
     group = moving[0].group if _in_one_group(calls) else WORLD
     ranks = {*moving[0].members} if _in_one_group(calls) else {call.rank for call in calls}
     found: dict[tuple[int, str], dict[int, Call]] = defaultdict(dict)
     for call in moving:
-        if call.group == group:
+        if call.group == group and ranks <= {*call.members}:
             found[call.seq or 0, call.name][call.rank] = call
     whole = (found[key] for key in sorted(found, key=lambda key: key[0]))
     return [[one[rank] for rank in sorted(ranks)] for one in whole if one.keys() == ranks]

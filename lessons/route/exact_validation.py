@@ -22,7 +22,8 @@ from started import started
 #
 # An accuracy is a count divided by a count. So let each rank count the images that the model gets
 # right among its own, sum the counts with `all_reduce`, and divide at the end. This is exact if
-# every image is on exactly one rank, whether or not the parts are equally large.
+# every image is on exactly one rank, however large the parts, and all ranks have one model. After a
+# step the buffers of a batch norm differ by rank, and need a broadcast first.
 #
 # So the sampler of the training is the wrong one here, because it gives some images to two ranks. A
 # training needs equal parts, since all ranks make its calls together. A validation doesn't:
@@ -93,8 +94,8 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # By the one image that counts twice, and only upwards: 234 are right after the last epoch, and with
-# the sampler it looks like 235. After the first epoch the model gets that image wrong, so the count
-# is right by chance. With n ranks, up to n - 1 images count twice.
+# the sampler it looks like 235. (After the first epoch the model gets that image wrong.) With n
+# ranks, up to n - 1 images count twice.
 #
 # </details>
 
@@ -139,9 +140,7 @@ if __name__ == "__main__":
 
 # %% [markdown]
 # All ranks make the same calls in the same order: that is the rule. With `model.module` rank 0
-# could validate alone, but all other GPUs would wait for it. If your program hangs, put
-# `collectives diagnose --` in front of its command: it names the rank, the line, and what DDP was
-# doing there.
+# could validate alone, but all other GPUs would wait for it.
 
 # %% [markdown]
 # ## Write it yourself

@@ -24,8 +24,9 @@ from started import started
 # share of the batch, `.grad` holds the gradient of the whole batch in the end.
 #
 # DDP reduces the gradients in every `backward()`. It needn't: the last reduction takes whatever has
-# been added up in `.grad` since the last step. Inside `model.no_sync()` DDP sends nothing, neither
-# in forward nor in backward, so all parts but the last belong in there.
+# been added up in `.grad` since the last step. Inside `model.no_sync()` `backward()` sends nothing,
+# so all parts but the last belong in there. (Forward sends the buffers only if the forward before
+# it was outside, and had gradients: once a step.)
 
 # %% [markdown]
 # ## The difference
@@ -71,10 +72,10 @@ def gradients_sent_once(rank, world_size, device):
     less = started("6_micro_batches.py", sync)[rank]
     before = started("5_wrapped_in_ddp.py")[rank]
     # proof
-    for one in (mine, less):
-        check(one["weights"], before["weights"], "the weights of whole batches")
+    check([mine["weights"], less["weights"]], 2 * [before["weights"]], "weights of whole batches")
     calls = [one["calls"]["all_reduce"] for one in (mine, less)]
     check(calls, [39, 4 * 39], "calls of all_reduce")
+    check(mine["calls"]["broadcast"], before["calls"]["broadcast"], "buffers, once a step")
     return {"all_reduce": calls[0], "without no_sync": calls[1], "weights": mine["weights"]}
 
 
@@ -142,8 +143,8 @@ if __name__ == "__main__":
 
 # %% [markdown]
 # Our program has no left-over, since it cuts up a batch instead of counting micro-batches. If you
-# keep the other loop, take a step after the last micro-batch of an epoch, too, outside `no_sync`.
-# And divide by its images, since the last micro-batch may be smaller.
+# keep the other loop, take a step after the last micro-batch of an epoch, too, outside `no_sync`,
+# and weigh each loss by its share of the images of that step.
 
 # %% [markdown]
 # ## Write it yourself

@@ -38,7 +38,8 @@ from started import started
 #
 # Why `state_dict()`, and not `parameters()`? Because a model has more than parameters. Our network
 # multiplies the pixels by a random matrix first, which is a buffer: it belongs to the model, and
-# nobody trains it. `state_dict()` has both, here 4 parameters and 1 buffer.
+# nobody trains it. `state_dict()` has both, here 4 parameters and 1 buffer, and its tensors are
+# those of the model. (Only a buffer with `persistent=False` is missing.)
 
 # %% [markdown]
 # ## What happens
@@ -68,9 +69,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# No: the sums are 3.719 on both ranks. But each rank shows its layers another picture, so one set
-# of weights must serve two models, and the losses end at 1.1936 and 1.3126. No call fails, and the
-# check that you would think of, comparing the weights, says that all is well.
+# No: the sums are 3.719 on both ranks. But each rank multiplies its pixels by another matrix, so
+# one set of weights must serve two models, and the losses end at 1.1936 and 1.3126. No call fails,
+# and comparing the weights says that all is well.
 #
 # </details>
 

@@ -5,8 +5,7 @@
 One rank writes a checkpoint for all, one rank decides for all whether there is one, and each rank
 continues with random numbers of its own.
 
-A long training stops some day, because of a full disk, a time limit, or Ctrl-C. At the end of this
-lesson the program that measured itself in
+A long training stops some day. At the end of this lesson the program that measured itself in
 [exact_validation](../../notebooks/route/exact_validation.ipynb) continues from its last epoch, and
 ends with the bits of a training that never stopped.
 

@@ -177,7 +177,8 @@ if __name__ == "__main__":
 # Copy the file, and change this:
 #
 # 1. `Network` and the optimizer: yours. Leave out `.double()`, which is for comparing, and turn
-#    float64 data into float32. With batch norm, each rank normalizes with its own images: see
+#    float64 data into float32. With batch norm, each rank normalizes with its own images, and
+#    `validate` has to begin with a broadcast of the buffers: see
 #    [buffers](../../notebooks/training/buffers.ipynb).
 # 2. `digits`: your datasets, any `Dataset` that a `DataLoader` takes. Every rank must find the same
 #    data in the same order, so download and shuffle them beforehand.
@@ -202,7 +203,8 @@ if __name__ == "__main__":
 # ## Write it yourself
 #
 # Close the program, and write a training with another model and other data.
-# [check-training](../../docs/your-script.md) asks the four questions.
+# `collectives check-training -- yours.py` asks the four questions, and
+# [more](../../docs/your-script.md).
 
 # %%
 STEPS = [take_it_home]

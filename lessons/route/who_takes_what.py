@@ -6,8 +6,7 @@ A sampler says which images are this rank's in this epoch, and a loader loads th
 
 In [one_start](../../notebooks/route/one_start.ipynb) every rank held all images, and picked its
 share of each batch by hand. That ends when the data no longer fit into memory. At the end of this
-lesson you can use `DistributedSampler` with a `DataLoader`, and you know the two things that it
-does without telling you.
+lesson `DistributedSampler` does it for you, and you know what it does without telling you.
 
     python lessons/route/who_takes_what.py
     torchrun --nproc-per-node 2 examples/route/4_who_takes_what.py
@@ -67,7 +66,7 @@ from started import started
 
 # %% [markdown]
 # **Predict first.** You forget `set_epoch`. There is no error, and the ranks still share the images
-# without a gap. From which epoch on are the weights others, and why?
+# without a gap. From which epoch on do the weights differ, and why?
 
 
 # %%

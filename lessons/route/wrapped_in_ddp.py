@@ -24,14 +24,13 @@ from started import started
 #
 # 1. **Its constructor** compares the shapes of all parameters, and broadcasts the parameters and
 #    buffers of rank 0. This is the loop of the third program.
-# 2. **Its forward**, so the line `model(images)`, broadcasts the buffers of rank 0 again. A batch
-#    norm changes its buffers in every step, and so they stay equal.
+# 2. **Its forward**, so the line `model(images)`, begins with a broadcast of rank 0's buffers. A
+#    batch norm then changes them, on each rank with its own images, until the next broadcast.
 # 3. **backward()** averages the gradients, as the loop of the second program did. But DDP doesn't
 #    wait until the end: it puts gradients together into buckets of up to 25 MB, and reduces a
 #    bucket while `backward()` computes the next one.
 #
-# The second place surprises people: `model(images)` looks like arithmetic, and yet it is a call
-# that all ranks must make.
+# The second place surprises people: `model(images)` is a call that all ranks must make.
 
 # %% [markdown]
 # ## The difference

@@ -14,14 +14,14 @@ from collectives.recording.call import Call
 
 def collective(seq, before, after, name="all_reduce", **fields) -> list[Call]:
     """One collective of all ranks; `fields` are the same for all of them, or lists by rank."""
-    fields = {"op": "SUM", "line": 10} | fields
+    members = [tuple(range(len(before)))] * len(before)
+    fields = {"op": "SUM", "line": 10, "members": members} | fields
     return [
         Call(
             name,
             rank=rank,
             number=seq,
             seq=seq,
-            members=tuple(range(len(before))),
             left=1,
             before={"tensor": before[rank]},
             after={"tensor": after[rank]},
@@ -35,6 +35,13 @@ def test_several_calls_are_shown_and_counted():
     calls = collective(0, [[1], [2]], [[2], [2]], op="MAX") + collective(1, [[1], [2]], [[3], [3]])
     written = words(*illustration.draw(calls, "softmax"))
     assert {"call 1 of 2", "(MAX)", "call 2 of 2", "(SUM)"} <= set(written)
+
+
+def test_the_calls_of_worlds_of_one_rank_are_no_call_of_all():
+    calls = collective(0, [[1], [2]], [[3], [3]])
+    alone = collective(0, [[3], [3]], [[3], [3]], members=[(0,), (1,)])
+    assert [*illustration.data(calls + alone)] == [*illustration.data(calls)]
+    assert illustration.data(alone) == []
 
 
 def test_one_call_is_not_counted():
