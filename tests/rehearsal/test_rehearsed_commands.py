@@ -108,7 +108,14 @@ def test_a_notebook_shows_on_gpus_what_it_shows_on_the_cpu(monkeypatch):
     *found, where = asyncio.run(notebooks.executed(lesson)).cells
     assert where.outputs[0].data["text/plain"] == "['cuda:0', 'cuda:1', 'cuda:2', 'cuda:3']"
     on_the_cpu = nbformat.read(notebooks.path_of(lesson), 4).cells
-    assert [one.get("outputs") for one in found] == [one.get("outputs") for one in on_the_cpu]
+    assert [*map(outputs, found)] == [*map(outputs, on_the_cpu)]
+
+
+def outputs(cell):
+    """Without pixels: another processor may round the grey of a letter's edge in another way."""
+    for output in cell.get("outputs", []):
+        output.get("data", {}).pop("image/png", None)
+    return cell.get("outputs")
 
 
 def only(*forms):
