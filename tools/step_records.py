@@ -300,6 +300,10 @@ def _added_up(lines: list[str]) -> list[str]:
     ]
 
 
+class StepFailed(Exception):
+    """A step in a world of its own failed, so that there is nothing to record."""
+
+
 def _why_not(name: str, step: str, world: WorldSpec) -> str:
     """Why a step has no record; "" if it has one."""
     if world.lab or world.seconds:
@@ -323,7 +327,11 @@ def _records_of(path: Path, names: list[str], world: WorldSpec) -> list[dict[str
 
     if world.isolated:
         in_rank.world = world  # type: ignore[attr-defined]
-        return mistakes.run_isolated(in_rank, mistakes.own_world(in_rank))[1]
+        outcomes, records = mistakes.run_isolated(in_rank, mistakes.own_world(in_rank))
+        if len(records) < len(outcomes) or None in records:
+            told = [f"rank {rank}: {one}, line {one.line}" for rank, one in enumerate(outcomes)]
+            raise StepFailed(f"{names[0]} fails: {'; '.join(told)}")
+        return records
     return launch_in(World.chosen(RANKS, "gloo", "cpu", 100.0), in_rank, diagnose=False)
 
 
@@ -395,8 +403,8 @@ def main() -> int:
         except (OSError, ValueError) as error:
             print(f"{name}: {error}")
             return 2
-        except LaunchError as error:
-            print(f"{name}: {error.headline}")
+        except (LaunchError, StepFailed) as error:
+            print(f"{name}: {getattr(error, 'headline', error)}")
             status = 1
             continue
         if not options.check:
