@@ -23,7 +23,7 @@ def check_training(
         list[str] | None,
         typer.Argument(metavar="-- train.py ARGS ...", help="As torchrun gets it."),
     ] = None,
-    nproc: Annotated[int, typer.Option("--nproc", "-n", help="Ranks, besides one alone.")] = 2,
+    nproc: Annotated[int, typer.Option("--nproc", "-n", min=2, help="Ranks, besides one.")] = 2,
     device: Annotated[
         str | None,
         typer.Option(help="cpu hides the GPUs, cuda wants one for each rank."),
@@ -52,8 +52,6 @@ def check_training(
             raise ValueError(f"there is no {script[0]} here: name your script, without python.")
         if not Path(script[0]).resolve().is_relative_to(Path.cwd()):
             raise ValueError(f"{script[0]} is not below this folder: go to where you start it.")
-        if nproc < 2:
-            raise ValueError(f"-n {nproc}: two ranks, or more, are compared with one.")
         if device not in (None, "cpu", "cuda"):
             raise ValueError(f"--device {device}: cpu or cuda.")
         if device == "cuda" and gpu_count() < nproc:

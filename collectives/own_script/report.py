@@ -5,24 +5,34 @@ from collections import Counter
 from itertools import chain
 
 from collectives.course import chapters
-from collectives.own_script.rules import RULES, WRONG, Finding
+from collectives.own_script import rules
+from collectives.own_script.rules import WRONG, Finding
 from collectives.own_script.seen import Seen, all_samples, side_by_side
 from collectives.recording.ending import Ending
 from collectives.words import counted, printable
 
 
+def faults() -> dict[str, dict]:
+    """The table of the page: by fault, what to write instead, and more."""
+    file = chapters.folder().parent / "examples" / "blog" / "faults.toml"
+    table = tomllib.loads(file.read_text(encoding="utf-8"))
+    return {name: fault for name, fault in table.items() if isinstance(fault, dict)}
+
+
 def judge(seen: Seen) -> dict[str, Finding]:
-    """By the name of its rule; nothing of ranks that know nothing of each other."""
-    return {rule.__name__: rule(seen) for rule in RULES} if seen.communicates() else {}
+    """By fault, what its rule says; nothing of ranks that know nothing of each other."""
+    if not seen.communicates():
+        return {}
+    return {name: getattr(rules, name)(seen) for name in faults()}
 
 
 def cannot_run(seen: Seen) -> str:
     """Why nothing can be said of the script; empty where something can."""
     notes = list(chain.from_iterable(rank.notes for rank in seen.ranks))
     for note in notes:
-        if note["kind"] == "spawn":
-            what = "by torch.multiprocessing: leave that to torchrun, and read RANK"
-            return f"it starts its ranks itself, in {note['at']}, {what}"
+        if note["kind"] == "spawn" and note["ranks"] != len(seen.ranks):
+            spawns = f"{note['at']} spawns {counted(note['ranks'], 'rank')}"
+            return f"{spawns}, and -n asks for {len(seen.ranks)}: make the two equal"
         if note.get("outside"):
             return f"{note['at']} saves to {note['file']}: name a file below the current folder"
     if seen.verdict.kind not in (Ending.OK, Ending.SLOW, Ending.NOT_DISTRIBUTED):
@@ -44,9 +54,10 @@ def samples(seen: Seen) -> list[dict]:
     """
     rows = []
     for which in ("training", "validation"):
-        for number, (alone, *passes) in enumerate(side_by_side([seen.one, *seen.ranks], which)):
+        for number, passes in enumerate(side_by_side(seen.ranks, which)):
             if counts := all_samples(passes):
-                missing = len(set(alone.samples()) - set(counts))
+                alone = getattr(seen.one, which)[number : number + 1]
+                missing = len(set(all_samples(alone)) - set(counts)) if alone else "?"
                 row = {"pass": f"{which} {number}", "ranks": [len(it.samples()) for it in passes]}
                 rows.append(row | {"missing": missing, "twice": counts.total() - len(counts)})
     return rows
@@ -63,7 +74,9 @@ def difference(seen: Seen) -> str:
     """How far the weights lie apart after the first steps, on one rank and on several."""
     if seen.one.draws():
         return "no, forward draws random numbers"
-    firsts = next(side_by_side([seen.one, *seen.ranks], "training"), ())
+    firsts = next(side_by_side([seen.one, *seen.ranks], "training"), None)
+    if firsts is None:
+        return "no, not all have loaded samples and trained with them"
     begins = [one.begin["weights"] for one in firsts[:2]]
     furthest, count = 0.0, 0
     for alone, *steps in zip(*(one.steps for one in firsts), strict=False):
@@ -97,14 +110,12 @@ def as_json(seen: Seen, findings: dict[str, Finding], status: int) -> dict:
 
 
 def write(seen: Seen, findings: dict[str, Finding]) -> str:
-    file = chapters.folder().parent / "examples" / "blog" / "faults.toml"
-    faults = tomllib.loads(file.read_text(encoding="utf-8"))
     wrong = [name for name, finding in findings.items() if finding.state == WRONG]
     lines = []
     for name in wrong:
         says = printable(findings[name].says).replace("\n", "\n  ")
         lines += [f"wrong: {name}, {findings[name].at}", f"  {says}"]
-        lines += [f"  write: {faults[name]['write']}"]
+        lines += [f"  write: {faults()[name]['write']}"]
     for name, finding in findings.items():
         if name not in wrong:
             lines += [f"{finding.state}: {name}{finding.says and ', because '}{finding.says}"]

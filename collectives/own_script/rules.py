@@ -1,7 +1,7 @@
 """What can be wrong with a training script on several ranks: a function for each case. Pure.
 
-Each looks at what the ranks had torch do, and knows nothing of the text of the script. What to
-write instead stands in examples/blog/faults.toml, by the names of the rules.
+Each looks at what the ranks had torch do, and knows nothing of the text of the script. It has the
+name of its fault in examples/blog/faults.toml, where what to write instead stands.
 """
 
 from collections import Counter
@@ -120,7 +120,7 @@ def shuffle_beside_sampler(seen: Seen) -> Finding:
         says = "DataLoader refuses shuffle=True beside a sampler"
         return Finding(WRONG, says, _guilty(seen, seen.verdict))
     for one in seen.ranks[0].validation:
-        if one.begin["shuffles_split"]:
+        if one.begin["sampler_shuffles"]:
             says = "the sampler of the validation shuffles: which samples it pads with is chance"
             return Finding(WRONG, says, one.begin["made"])
     for alone, one in side_by_side([seen.one, seen.ranks[0]], "training"):
@@ -233,19 +233,3 @@ def left_over_micro_batch(seen: Seen) -> Finding:
             says = f"the last {left_over} of an epoch are computed for no step"
             return Finding(WRONG, says, first["at"])
     return Finding(FINE)
-
-
-RULES = (
-    rank_0_validates_alone,
-    collective_on_one_rank,
-    no_set_epoch,
-    no_sampler,
-    shuffle_beside_sampler,
-    data_parallel_left_over,
-    device_by_rank,
-    every_rank_saves,
-    each_decides_to_resume,
-    same_dropout_everywhere,
-    padded_metric,
-    left_over_micro_batch,
-)

@@ -13,7 +13,6 @@ import sys
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +25,6 @@ AGAIN = "again"  # the folder of the notes of the second start
 _STEPS = 8  # the first ones, of which the weights are noted
 _SOME = 16  # weights of each parameter
 _ROWS = 64  # samples by whose content one sees whether two ranks have the same
-_LOADERS = "torch.utils.data.dataloader"
 _LIBRARIES = "accelerate", "transformers.trainer", "lightning.pytorch"
 
 
@@ -43,25 +41,12 @@ def begin(recording) -> None:
         os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"] = "0", "1"
     watch = RankWatch(notes, file)
     sys.addaudithook(watch.opened)
-    wrapping = {name: partial(_wrap, watched) for name, watched in watch.wrapped().items()}
-    on_import = dict.fromkeys(_LIBRARIES, watch.library) | {
-        "torch.nn.modules.module": lambda it: it.register_module_forward_pre_hook(watch.called),
-        "torch.distributed.distributed_c10d": lambda _: watch.attach(recording.recorder),
-    }
-    OnImport(wrapping | on_import)
-
-
-def _wrap(watched: dict[str, Callable], module) -> None:
-    """Call `watching(real, *args)` in place of each of these functions of the module."""
-    for path, watching in watched.items():
-        place, name = module, path
-        if "." in path:
-            of, name = path.split(".")
-            place = getattr(module, of)
-        setattr(place, name, _wrapped(getattr(place, name), watching))
+    OnImport({"torch": partial(watch.begin, recording)} | dict.fromkeys(_LIBRARIES, watch.library))
 
 
 def _wrapped(real, watching):
+    """Calls `watching(real, *args)` in place of the function."""
+
     @functools.wraps(real)
     def wrapped(*args, **kwargs):
         return watching(real, *args, **kwargs)
@@ -83,34 +68,30 @@ class RankWatch:
         self.optimizers: list = []
         self.names_in_ddp: list[set[str]] = []
 
-    def wrapped(self) -> dict[str, dict[str, Callable]]:
-        """By module and function of torch, what is called in its place."""
-        sharded = partial(self.noting, "sharded")
-        return {
-            "torch.random": {"manual_seed": partial(self.noting, "seed")},
-            "torch.serialization": {"save": self.save, "load": self.load},
-            _LOADERS: {
-                "DataLoader.__init__": self.loader_made,
-                "DataLoader.__iter__": self.passing,
-                "_BaseDataLoaderIter._next_index": self.asked,
-                "_BaseDataLoaderIter.__next__": self.loaded,
-            },
-            "torch.autograd": {"backward": self.backward},
-            "torch.optim.optimizer": {"Optimizer.__init__": self.optimizer_made},
-            "torch.nn.parallel.distributed": {
-                "DistributedDataParallel.__init__": self.ddp_made,
-                "DistributedDataParallel.forward": self.ddp_called,
-            },
-            "torch.nn.parallel.data_parallel": {
-                "DataParallel.__init__": partial(self.noting, "data_parallel")
-            },
-            "torch.multiprocessing.spawn": {"start_processes": partial(self.noting, "spawn")},
-            "torch.distributed.fsdp": {
-                "fully_shard": sharded,
-                "FullyShardedDataParallel.__init__": sharded,
-            },
-            "torch.distributed.tensor.parallel": {"parallelize_module": sharded},
+    def begin(self, recording, _) -> None:
+        import torch.utils.data
+
+        recording.recorder.set_sinks(*recording.recorder.sinks, self)
+        torch.nn.modules.module.register_module_forward_pre_hook(self.called)
+        watched = {
+            "manual_seed": partial(self.noting, "seed"),
+            "save": self.save,
+            "load": self.load,
+            "multiprocessing.spawn": self.spawn,
+            "utils.data.DataLoader.__init__": self.loader_made,
+            "utils.data.DataLoader.__iter__": self.passing,
+            "utils.data.dataloader._BaseDataLoaderIter._next_index": self.asked,
+            "utils.data.dataloader._BaseDataLoaderIter.__next__": self.loaded,
+            "autograd.backward": self.backward,
+            "optim.Optimizer.__init__": self.optimizer_made,
+            "nn.parallel.DistributedDataParallel.__init__": self.ddp_made,
+            "nn.parallel.DistributedDataParallel.forward": self.ddp_called,
+            "nn.DataParallel.__init__": partial(self.noting, "data_parallel"),
         }
+        for path, watching in watched.items():
+            *owners, name = path.split(".")
+            owner = functools.reduce(getattr, owners, torch)
+            setattr(owner, name, _wrapped(getattr(owner, name), watching))
 
     def note(self, kind: str, **fields) -> None:
         if os.getpid() == self.pid:  # and not a worker of a DataLoader
@@ -122,7 +103,7 @@ class RankWatch:
         return real(*args, **kwargs)
 
     def place(self) -> str:
-        file, line, _ = caller() if "torch" in sys.modules else ("", 0, "")
+        file, line, _ = caller()
         return f"{file.removeprefix(self.root + os.sep)}:{line}" if line else ""
 
     def stop(self) -> None:
@@ -197,7 +178,7 @@ class RankWatch:
             number=self.passes,
             made=loader.watched_at,
             loads_ahead=type(loader).__module__ == "accelerate.data_loader",
-            shuffles_split=any(getattr(one, "shuffle", False) for one in distributed),
+            sampler_shuffles=any(getattr(one, "shuffle", False) for one in distributed),
             weights=self.weights(),
         )
         return iterator
@@ -242,6 +223,8 @@ class RankWatch:
 
     def optimizer_made(self, real, optimizer, *args, **kwargs):
         real(optimizer, *args, **kwargs)
+        if any(map(_is_part, _weights(optimizer))):
+            self.note("sharded")
         optimizer.watched = 0  # how many backward passes its gradients add up
         optimizer.register_step_post_hook(self.stepped)
         self.optimizers.append(optimizer)
@@ -255,13 +238,21 @@ class RankWatch:
             self.stop()
 
     def weights(self) -> list[float]:
-        """Some of each parameter; nothing if a rank has only parts of them, as with FSDP."""
+        """Some of each parameter; nothing if a rank has only parts of them."""
         weights = [one for optimizer in self.optimizers for one in _weights(optimizer)]
-        if any(hasattr(one, "to_local") for one in weights):
+        if any(map(_is_part, weights)):
             return []
         return [value for one in weights for value in one.detach().flatten()[:_SOME].tolist()]
 
     # What joins the ranks, and libraries that do so.
+
+    def spawn(self, real, fn, args=(), nprocs=1, *_, **__):
+        """torchrun has started this rank already, so that it does what the spawned one would do."""
+        self.note("spawn", ranks=nprocs)
+        if nprocs == int(os.environ["WORLD_SIZE"]):
+            # Else the script's own MASTER_PORT would be taken for that of torchrun's store.
+            os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
+            fn(int(os.environ["RANK"]), *args)
 
     def library(self, module) -> None:
         self.note("library", name=module.__name__)
@@ -277,9 +268,6 @@ class RankWatch:
         if not (ddp.training and torch.is_grad_enabled()):
             self.note("validates", buffers=bool(ddp.broadcast_buffers and ddp.modules_buffers))
         return real(ddp, *args, **kwargs)
-
-    def attach(self, recorder) -> None:
-        recorder.set_sinks(*recorder.sinks, self)
 
     def enter(self, seq, torch_seq, of, call_args, given):
         return call_args.name
@@ -326,6 +314,11 @@ def _content(tensor) -> int:
 
 def _weights(optimizer) -> list:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _is_part(weight) -> bool:
+    """Whether a rank has only its part: a DTensor, or what the older FSDP has flattened."""
+    return hasattr(weight, "to_local") or hasattr(weight, "_fsdp_flattened")
 
 
 def _has_gradient(optimizer) -> bool:

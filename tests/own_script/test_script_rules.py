@@ -9,7 +9,6 @@ from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.own_script import report, rules
 from collectives.own_script.seen import Rank, Seen
 from collectives.recording.ending import Ending
-from tools.script_page import FAULTS
 
 LINE = "train.py:7"
 
@@ -19,7 +18,7 @@ def note(kind, **fields):
 
 
 def begin(number, **facts):
-    facts = {"loads_ahead": False, "shuffles_split": False, "weights": [0.0]} | facts
+    facts = {"loads_ahead": False, "sampler_shuffles": False, "weights": [0.0]} | facts
     return note("pass", number=number, made=LINE, **facts)
 
 
@@ -62,10 +61,6 @@ def judged(tmp_path):
         return report.judge(seen)
 
     return judge
-
-
-def test_the_rules_are_the_faults_of_the_page_in_its_order():
-    assert [rule.__name__ for rule in rules.RULES] == list(FAULTS)
 
 
 def test_a_micro_batch_that_is_left_over_is_wrong_whether_it_leaks_or_is_lost(judged):
@@ -174,7 +169,7 @@ def test_random_numbers_that_all_ranks_share_are_wrong_only_if_forward_draws_the
 
 
 def test_a_sampler_that_shuffles_belongs_to_the_training(judged):
-    validation = list(one_pass(1, [[1, 0]], shuffles_split=True))
+    validation = list(one_pass(1, [[1, 0]], sampler_shuffles=True))
     assert judged(validation, validation)["shuffle_beside_sampler"].state == rules.WRONG
     ordered, shuffled = list(one_pass(1, [[0, 1]], (1,))), list(one_pass(1, [[1, 0]], (1,)))
     found = judged(ordered, ordered, one=shuffled)["shuffle_beside_sampler"]

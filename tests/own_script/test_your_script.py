@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from processes import children, finished
+from processes import children, finished, free_port
 from repository import ROOT
 
 from collectives.own_script.watch import RankWatch
@@ -21,6 +21,18 @@ TOGETHER = [
     ("collective_on_one_rank",),
     ("shuffle_beside_sampler",),
 ]
+
+
+# This one is planted in a script that starts its ranks itself.
+SPAWNED = ("collective_on_one_rank",)
+
+
+def spawned(script):
+    start = f"""    os.environ["MASTER_PORT"] = "{free_port()}"
+    torch.multiprocessing.spawn(main, nprocs=2)
+"""
+    script = script.replace("def main():", "def main(_):")
+    return script.replace("    main()\n    dist.destroy_process_group()\n", start)
 
 
 def checked(folder, script, *words):
@@ -39,6 +51,8 @@ def wrong(found):
 @pytest.mark.parametrize("names", TOGETHER, ids=lambda names: names[0])
 def test_each_fault_is_found_in_its_line_as_the_page_says(names, tmp_path):
     script = script_page.planted(*names)
+    if names == SPAWNED:
+        script = spawned(script)
     found, done = checked(tmp_path, script)
     assert done.returncode == 1, done.stderr
     assert set(wrong(found)) == set(names)
@@ -95,7 +109,7 @@ def test_a_link_to_a_file_of_the_reader_becomes_a_copy_before_it_is_written(tmp_
             "    weight.sum().backward()\n    optimizer.step()\ntorch.save({}, 'a.pt')",
             "calls nothing of torch.distributed",
         ),
-        ("import torch\ntorch.multiprocessing.spawn(print)", "starts its ranks itself"),
+        ("import torch\ntorch.multiprocessing.spawn(print, nprocs=3)", "spawns 3 ranks"),
         (
             "import os, torch\nif os.environ['RANK'] == '0': torch.save({}, '/nowhere/a.pt')",
             "saves to /nowhere/a.pt",
