@@ -70,6 +70,12 @@ def have_equal_weights(seen: Seen) -> bool | None:
     return all(one == row[0] for row in rows for one in row) if rows else None
 
 
+def have_equal_buffers(seen: Seen) -> bool:
+    """Whether all ranks validate one model: the statistics of a batch norm may differ."""
+    passes = side_by_side(seen.ranks, "validation")
+    return all(one.buffers == first.buffers for first, *others in passes for one in others)
+
+
 def difference(seen: Seen) -> str:
     """How far the weights lie apart after the first steps, on one rank and on several."""
     if seen.one.draws():
@@ -102,6 +108,7 @@ def as_json(seen: Seen, findings: dict[str, Finding], status: int) -> dict:
         "findings": {name: finding._asdict() for name, finding in findings.items()},
         "samples": samples(seen),
         "equal_weights": have_equal_weights(seen),
+        "equal_buffers": have_equal_buffers(seen),
         "difference_from_one_rank": difference(seen),
         "not_looked_at": libraries(seen),
         "verdict": seen.short(seen.verdict.says),
@@ -127,6 +134,11 @@ def write(seen: Seen, findings: dict[str, Finding]) -> str:
     lines += ["", *("".join(f"{cell:<15}" for cell in row).rstrip() for row in rows), ""]
     equal = {True: "equal on all ranks", False: "not equal on all ranks", None: "not compared"}
     lines += [f"weights: {equal[have_equal_weights(seen)]}"]
+    if not have_equal_buffers(seen):
+        lines += [
+            "buffers: not equal on all ranks in the validation, as with a batch norm. So each"
+        ]
+        lines += ["  rank measures another model: broadcast model.module.buffers() before."]
     lines += [f"steps, compared with those of one rank: {difference(seen)}"]
     if seen.verdict.kind is Ending.SLOW:
         lines += ["it was stopped by --timeout: with fewer steps, or samples, more is seen"]

@@ -18,6 +18,7 @@ class Pass:
     `batches`: each with `used`, whether a backward came before the next one, and the `size` of what
     the model got. `steps`: each with `after`, how many backward passes this pass had had, and its
     `samples`, how often each counts. `results`: what collectives returned until the next pass.
+    `buffers`: some values of each, as it ends.
     """
 
     begin: dict
@@ -25,6 +26,7 @@ class Pass:
     backwards: int = 0
     steps: list[dict] = field(default_factory=list)
     results: list[dict] = field(default_factory=list)
+    buffers: list[float] = field(default_factory=list)
 
     def samples(self, which: str = "own") -> list[int]:
         """The samples by number. `own`: in the data themselves; `asked`: in a Subset of them."""
@@ -58,6 +60,8 @@ class Rank:
                     step = note | {"after": latest.backwards, "samples": samples}
                     latest.steps.append(step)
                     samples = Counter()
+                case "end":
+                    passes[note["number"]].buffers = note["buffers"]
                 case "result":
                     latest.results.append(note)
         self.passes = [one for one in passes.values() if one.batches]

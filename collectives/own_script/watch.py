@@ -67,6 +67,7 @@ class RankWatch:
         self.trained: set[int] = set()
         self.optimizers: list = []
         self.names_in_ddp: list[set[str]] = []
+        self.models: list = []  # that DDP wraps
 
     def begin(self, recording, _) -> None:
         import torch.utils.data
@@ -190,7 +191,11 @@ class RankWatch:
         return asked
 
     def loaded(self, real, iterator):
-        batch = real(iterator)
+        try:
+            batch = real(iterator)
+        except StopIteration:
+            self.note("end", number=iterator.watched, buffers=self.buffers())
+            raise
         with contextlib.suppress(Exception):  # what cannot be noted must not end the script
             self.latest, self.is_fresh = iterator.watched, True
             given, data = iterator.watched_asked.popleft(), iterator._dataset
@@ -244,6 +249,11 @@ class RankWatch:
             return []
         return [value for one in weights for value in one.detach().flatten()[:_SOME].tolist()]
 
+    def buffers(self) -> list[float]:
+        """Some of each buffer, as the statistics of a batch norm."""
+        buffers = [one for model in self.models for one in model.buffers()]
+        return [float(value) for one in buffers for value in one.flatten()[:_SOME].tolist()]
+
     # What joins the ranks, and libraries that do so.
 
     def spawn(self, real, fn, args=(), nprocs=1, *_, **__):
@@ -261,6 +271,7 @@ class RankWatch:
         real(ddp, *args, **kwargs)
         self.note("ddp", device=str(ddp.device))
         self.names_in_ddp.append({name for name, _ in ddp.named_parameters()})
+        self.models.append(ddp)
 
     def ddp_called(self, real, ddp, *args, **kwargs):
         import torch

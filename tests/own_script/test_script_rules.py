@@ -176,6 +176,19 @@ def test_a_sampler_that_shuffles_belongs_to_the_training(judged):
     assert found.says == "one process shuffles, and several do not"
 
 
+@pytest.mark.parametrize("other", [1.0, 2.0])
+def test_ranks_that_validate_with_other_buffers_are_told_so(other, tmp_path):
+    def validates(number, value):
+        return rank(
+            tmp_path / f"{number}", *one_pass(1, [[0, 1]]), note("end", number=1, buffers=[value])
+        )
+
+    many = [validates(0, 1.0), validates(1, other)]
+    seen = Seen(many[0], many, [], Verdict(Ending.OK, ""), tmp_path)
+    assert report.have_equal_buffers(seen) == (other == 1.0)
+    assert ("buffers: not equal" in report.write(seen, {})) == (other != 1.0)
+
+
 def test_samples_that_no_rank_had_or_two_are_counted(tmp_path):
     parts = range(9), [0, 2, 4, 6], [1, 3, 5, 0]
     alone, *ranks = (
