@@ -4,7 +4,7 @@ WRONG = {
     "without `dist.barrier()`": {
         "kind": "the example",
         "change": ("        dist.barrier()\n", ""),
-        "says": "every rank: the result is wrong.",
+        "says": "it speaks, and no barrier has told it that all before it have spoken",
     },
     "`dist.barrier() spoken = speak()` for `spoken = speak() dist.barrier()`": {
         "kind": "the example",
@@ -20,7 +20,7 @@ WRONG = {
             "    for rank in range(dist.get_world_size()):\n        if rank == dist.get_rank():\n            spoken = speak()\n        dist.barrier()\n",
             "    if dist.get_rank() == 0:\n        spoken = speak()\n    dist.barrier()\n    if dist.get_rank() > 0:\n        spoken = speak()\n    dist.barrier()\n",
         ),
-        "says": "the result is wrong.",
+        "says": "it speaks, and no barrier has told it that all before it have spoken",
     },
     "it returns its place without speaking": {
         "kind": "a call that must be made",
@@ -41,6 +41,6 @@ def in_turn(speak):
     time.sleep(dist.get_rank() * 0.4)
     return speak()
 """,
-        "says": "it made 0 calls; at least 1 is needed",
+        "says": "it speaks, and no barrier has told it that all before it have spoken",
     },
 }
