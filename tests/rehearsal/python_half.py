@@ -93,6 +93,7 @@ _C._cuda_synchronize = _initialised(gpus.synchronize)
 _C._cuda_getCompiledVersion = lambda: 13000
 _C._cuda_getArchFlags = lambda: "sm_90"
 _C._cuda_isCurrentStreamCapturing = lambda: False
+cuda.graphs._cuda_isCurrentStreamCapturing = lambda: False
 _C._cuda_getCurrentRawStream = lambda device=0: 0
 _C._cuda_emptyCache = lambda: None
 _C._cuda_sleep = lambda cycles: None  # streams are not played: nothing would wait for it
@@ -169,6 +170,58 @@ def _resize_on_gpu(storage, size):
 
 
 torch.UntypedStorage.resize_ = _resize_on_gpu
+
+# SyncBatchNorm's five operators, which a CPU build has no kernels for.
+
+
+def _channels(x):
+    """The dimensions of a batch norm's input over which it sums, and the shape of its sums."""
+    return [0, *range(2, x.dim())], (-1, *[1] * (x.dim() - 2))
+
+
+def _stats(x, eps):
+    variance, mean = torch.var_mean(x, _channels(x)[0], correction=0)
+    return mean, (variance + eps).rsqrt()
+
+
+def _gather_stats(x, means, inverses, running_mean, running_var, momentum, eps, counts):
+    count = counts.sum()
+    shares = (counts / count).view(-1, 1)
+    mean = (shares * means).sum(0)
+    variance = (shares * (inverses**-2 - eps + (means - mean) ** 2)).sum(0)
+    if running_mean is not None:
+        running_mean.lerp_(mean, momentum)
+        running_var.lerp_(variance * count / (count - 1), momentum)
+    return mean, (variance + eps).rsqrt()
+
+
+def _normalize(x, weight, bias, mean, inverse, eps):
+    shape = _channels(x)[1]
+    return ((x - mean.view(shape)) * (inverse * weight).view(shape)) + bias.view(shape)
+
+
+def _sums_of_gradients(gradient, x, mean, inverse, weight, *wanted):
+    dimensions, shape = _channels(x)
+    total = gradient.sum(dimensions)
+    product = (gradient * (x - mean.view(shape))).sum(dimensions)
+    return total, product, product * inverse, total.clone()
+
+
+def _gradient(gradient, x, mean, inverse, weight, total, product, counts):
+    shape, count = _channels(x)[1], counts.sum()
+    centred = (x - mean.view(shape)) * (inverse**2 * product / count).view(shape)
+    return (gradient - (total / count).view(shape) - centred) * (inverse * weight).view(shape)
+
+
+_operators = torch.library.Library("aten", "IMPL")
+for _name, _function in {
+    "stats": _stats,
+    "gather_stats_with_counts": _gather_stats,
+    "elemt": _normalize,
+    "backward_reduce": _sums_of_gradients,
+    "backward_elemt": _gradient,
+}.items():
+    _operators.impl(f"batch_norm_{_name}", _function, "CUDA")
 
 gpus.carry_with(dist.ProcessGroupGloo)
 gpus.ProcessGroupNCCL.__module__ = c10d.__name__

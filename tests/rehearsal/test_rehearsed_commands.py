@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import nbformat
 import pytest
+import torch
 from processes import finished, free_port
 from repository import ROOT
 
@@ -42,6 +43,20 @@ def test_two_ranks_of_a_program_to_take_away_train_on_two_gpus_or_on_none(words,
     done = finished(program, env={"CUDA_VISIBLE_DEVICES": visible}, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert f"({'cuda' if visible == '0,1' else 'cpu'}), from step 0" in done.stdout
+
+
+def test_two_ranks_of_accelerate_train_with_one_batch_norm(tmp_path):
+    """To the parameters and statistics of one GPU."""
+    saved = []
+    for visible in "0,1", "0":
+        words = ["--model", "conv", "--sync-batch-norm", "--epochs", "1", "--double"]
+        number = f"--nproc-per-node={len(visible.split(','))}"
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", number]
+        program = [*torchrun, ROOT / "examples/train_accelerate.py", *words, "--folder", visible]
+        done = finished(program, env={"CUDA_VISIBLE_DEVICES": visible}, cwd=tmp_path)
+        assert "(cuda)" in done.stdout, done.stderr
+        saved.append(torch.load(tmp_path / visible / "model.pt", map_location="cpu")["model"])
+    torch.testing.assert_close(*saved)
 
 
 @pytest.mark.parametrize(

@@ -193,3 +193,26 @@ def test_the_watchdog_ends_a_rank_whose_call_takes_too_long(capfd):
     with pytest.raises(LaunchError, match=r"rank 0 died.*SIGABRT"):
         launch(alone, 2, **NCCL)
     assert "Watchdog caught collective operation timeout: all_reduce" in capfd.readouterr().err
+
+
+def normalized(norm, device, x):
+    """Output, gradients and statistics of a batch norm: each a sum over ranks, or rows of its own."""
+    norm, x = norm.double().to(device), x.to(device).requires_grad_()
+    (output := norm(x)).pow(3).sum().backward()
+    sums = [norm.weight.grad, norm.bias.grad]
+    return [output.detach(), x.grad], sums, [norm.running_mean, norm.running_var]
+
+
+def sync_batch_norm(rank, n, device):
+    images = torch.randn(7, 3, 4, 4, generator=torch.Generator().manual_seed(0)).double()
+    sizes = [5, 2]  # shards of unequal size
+    rows, sums, buffers = normalized(torch.nn.SyncBatchNorm(3), device, images.split(sizes)[rank])
+    for one in sums:
+        dist.all_reduce(one)
+    whole, *others = normalized(torch.nn.BatchNorm2d(3), "cpu", images)
+    right = [one.split(sizes)[rank] for one in whole] + others[0] + others[1]
+    torch.testing.assert_close([one.cpu() for one in [*rows, *sums, *buffers]], right)
+
+
+def test_sync_batch_norm_of_two_ranks_is_the_batch_norm_of_one_process():
+    launch(sync_batch_norm, 2, **NCCL)
