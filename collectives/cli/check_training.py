@@ -23,7 +23,9 @@ def check_training(
         list[str] | None,
         typer.Argument(metavar="-- train.py ARGS ...", help="As torchrun gets it."),
     ] = None,
-    nproc: Annotated[int, typer.Option("--nproc", "-n", min=2, help="Ranks, besides one.")] = 2,
+    nproc: Annotated[
+        int, typer.Option("--nproc", "-n", min=2, help="Ranks, besides one alone.")
+    ] = 2,
     device: Annotated[
         str | None,
         typer.Option(help="cpu hides the GPUs, cuda wants one for each rank."),
