@@ -57,14 +57,14 @@ def many_messages(rank, world_size, device):
     return one_by_one, together
 
 
-def open_messages(rank, world_size, device):
-    """isend_irecv: by how much MiB this rank is larger while 8 messages of 64 MiB are open, after
+def open_messages(rank, world_size, device, messages=8):
+    """isend_irecv: by how much MiB this rank is larger while messages of 64 MiB are open, after
     their wait(), and without their works. Nobody else holds their tensors.
     """
     process, start_one = psutil.Process(), dist.isend if rank == 0 else dist.irecv
     dist.barrier()
     before = process.memory_info().rss
-    works = [start_one(torch.ones(2**24), 1 - rank) for _ in range(8)]
+    works = [start_one(torch.ones(2**24), 1 - rank) for _ in range(messages)]
     sizes = [process.memory_info().rss]
     for work in works:
         work.wait()

@@ -73,6 +73,13 @@ def test_a_copy_of_the_lessons_is_compared(tmp_path, monkeypatch, capsys):
     assert status("--lessons", str(tmp_path / "lessons"), "all_reduce") == 1
     assert "training_step, rank 0, 1, 2, 3: it does: " in capsys.readouterr().out
     assert status("all_reduce") == 0
+    launching = tmp_path / "lessons" / "launching.py"
+    text = launching.read_text("utf-8")
+    launching.write_text(
+        text.replace('f"greetings from {right}", "store', '"none", "store'), "utf-8"
+    )
+    assert status("--lessons", str(tmp_path / "lessons"), "launching") == 1
+    assert "launching fails: rank 0: " in capsys.readouterr().out
     assert status("machines/slurm") == 2
 
 
