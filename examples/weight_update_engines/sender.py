@@ -28,7 +28,8 @@ def join_vllm(address, port, world_size):
     """On GPUs vLLM has a communicator of its own. We have read its code, and never run it."""
     from vllm.distributed.weight_transfer import nccl_common
 
-    return nccl_common.stateless_init_process_group(address, port, 0, world_size, torch.device(0))
+    gpu = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))  # as the model has
+    return nccl_common.stateless_init_process_group(address, port, 0, world_size, gpu)
 
 
 def start_broadcast(packed, group):
@@ -64,7 +65,7 @@ class Sender:
         if trouble.engine.alive:
             Asked(trouble.engine.pause)
         stays = "It stays paused" if trouble.engine.alive else "It has ended"
-        self.name(trouble, f"{stays}, and the others go on without it")
+        self.name(trouble, stays + ", and the others go on without it" * bool(self.engines))
 
     def each(self, method, *args):
         """Ask all engines at once. Who fails is left out."""
@@ -153,7 +154,8 @@ class Sender:
                     else:
                         self.apart = joined_apart = trouble.engine is None
                         again = True
-                        how = ", each engine in a group of its own" * self.apart
+                        is_alone = len(self.engines) == 1
+                        how = ", each engine in a group of its own" * (self.apart and not is_alone)
                         self.name(trouble, f"Again, with a fresh port and name{how}")
             if joined_apart and len(self.groups) == len(together) > 1:
                 what = "each engine alone can join, and together they cannot"

@@ -167,12 +167,15 @@ def main(options):
     if sender:
         for one in [Asked(engine.ask, KNOWN) for engine in sender.engines]:
             one.join(options.limit)  # no answer from an engine that a trainer has left paused
+    sent = 0
     for version in range(1, options.updates + 1):
         train_step(model, version, ranks)
         if sender and sender.engines:
             update(sender, version, to_send(model))
-            held = f"held by {len(sender.engines)} of {len(options.engine)} engines"
+            sent, held = version, f"held by {len(sender.engines)} of {len(options.engine)} engines"
             print(f"version {version}: {held}", flush=True)
+            if not sender.engines:
+                print("No engine is left: the training goes on alone.", flush=True)
     if sender:
         compare_with_the_last_update(sender, sender.each("checksums"))
         sender.part()
@@ -180,7 +183,7 @@ def main(options):
             with open(options.record, "w") as file:
                 json.dump(EVENTS, file)
         held = [engine.url for engine in sender.engines]
-        found = {"version": options.updates, "held_by": held, "named": sender.named}
+        found = {"version": sent, "held_by": held, "named": sender.named}
         print(json.dumps(found), flush=True)
         os._exit(1 if sender.named else 0)  # subtle: threads may still wait for a dead engine
 
