@@ -21,17 +21,19 @@ none.
 """
 
 import argparse
+import contextlib
 import os
 import re
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
 import torch
 import torch.distributed as dist
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from collectives import LaunchError, note_calls
@@ -218,7 +220,7 @@ def record_step(step, folder: Path, rank: int, world_size: int, device) -> Recor
     raised = []
     try:
         kept = torch.autograd.graph.saved_tensors_hooks(watch.keep, lambda kept: kept.tensor)
-        with kept, watch:
+        with kept, watch, _unseen_callbacks():
             step(rank, world_size, device)
     except Exception as error:
         if not world_of(step).symptom:
@@ -232,6 +234,27 @@ def record_step(step, folder: Path, rank: int, world_size: int, device) -> Recor
     watch.happens("ends")
     weight = [f"its calls are given {watch.weight:.4g}"] if watch.weight else []
     return watch.events, [*watch.lines(), *raised], weight
+
+
+@contextlib.contextmanager
+def _unseen_callbacks() -> Iterator[None]:
+    """Whether the callback of a future, as of a communication hook, computes in this thread or in
+    one of the backend is chance. So it is never counted.
+    """
+    then = torch._C.Future.then
+
+    def then_unseen(future, callback):
+        def unseen(done):
+            with _disable_current_modes():
+                return callback(done)
+
+        return then(future, unseen)
+
+    torch._C.Future.then = then_unseen  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch._C.Future.then = then  # type: ignore[method-assign]
 
 
 def _rounds(lines: list[str]) -> list[str]:

@@ -45,12 +45,17 @@ def test_two_processes_with_the_same_rank_are_reported(tmp_path):
     [
         ("size += rank == 1", "world_size", "world_size=3 on ranks 0,2; world_size=4 on rank 1"),
         (
+            f"import time; time.sleep({PATIENT + 4} * (rank == 1)); size += rank == 1",
+            "world_size",
+            "world_size=3 on ranks 0,2; world_size=4 on rank 1",
+        ),
+        (
             'os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + (rank == 1))',
             "store",
             r"127.*\d on ranks 0,2; 127.*\d on rank 1",
         ),
     ],
-    ids=["world size", "port"],
+    ids=["world size", "world size of a rank that comes late", "port"],
 )
 def test_a_rank_with_another_world_size_or_port_is_named(mistake, field, told, tmp_path):
     verdict = started_as(range(3), tmp_path, mistake)

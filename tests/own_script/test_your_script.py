@@ -68,6 +68,7 @@ def test_all_faults_but_that_of_gpus_are_planted_and_none_twice():
 
 @pytest.mark.slow
 def test_the_cured_script_is_fine_and_nothing_is_left_of_it(tmp_path):
+    before = children()
     (tmp_path / "train.py").write_text(CURED)
     alone = finished("torchrun --standalone --nproc-per-node 2 train.py", cwd=tmp_path)
     assert alone.returncode == 0, alone.stderr
@@ -78,7 +79,7 @@ def test_the_cured_script_is_fine_and_nothing_is_left_of_it(tmp_path):
     assert (done.returncode, wrong(found)) == (0, {}), done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["found.json", "last.pt", "train.py"]
     assert (tmp_path / "last.pt").read_bytes() == b"the reader's own"
-    assert not children()
+    assert children() <= before
 
 
 def test_cured_has_at_most_90_lines_and_those_that_the_page_keeps():

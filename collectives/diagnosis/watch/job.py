@@ -164,7 +164,9 @@ class Job:
     def _expect(self) -> None:
         """Find out which live processes may be the ranks that have not come."""
         for world in self._current().values():
-            if world.absent() and not world.has_begun and self.folder:
+            if world.has_begun:
+                world.late = {}  # its ranks have met: who was late came, or joined another world
+            elif world.absent() and self.folder:
                 called = {rank.log.pid() for rank in self.ranks() if rank.head()["count"]}
                 called |= {rank.log.pid() for rank in world.ranks.values()}
                 world.expect(self.table.processes(), called, self._not_joined())
