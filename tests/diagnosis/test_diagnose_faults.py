@@ -22,6 +22,7 @@ from processes import hear_signals, is_alive, wait_until
 from collectives.diagnosis import run as diagnosing
 from collectives.diagnosis.rules.judge import judge
 from collectives.diagnosis.rules.rank_state import State
+from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.diagnosis.watch.job import Job
 from collectives.diagnosis.watch.job_world import JobWorld
 from collectives.diagnosis.watch.world import RankProcess, WatchedWorld, sleep
@@ -181,6 +182,29 @@ def test_the_count_of_a_report_is_that_of_all_worlds():
             world.matching.note(call)
     says = job.verdict(stalled=False).says
     assert says == "ok: 3 worlds: all 4 collectives and messages fitted"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "reported"),
+    [
+        ([Ending.HUNG, Ending.RAISED], "raised: 1"),
+        ([Ending.MISMATCH, Ending.DIED], "died: 1"),
+        ([Ending.HUNG, Ending.MISMATCH], "mismatch: 1"),
+        ([Ending.SLOW, Ending.HUNG], "hang: 1"),
+        ([Ending.HUNG, Ending.HUNG], "hang: 0"),
+    ],
+    ids=str,
+)
+def test_of_several_worlds_in_trouble_that_of_the_cause_is_reported(kinds, reported, monkeypatch):
+    """Ranks may hang because they wait for those of a world that has failed."""
+    job = Job()
+    told = {JobWorld(): Verdict(kind, str(number)) for number, kind in enumerate(kinds)}
+    job.worlds |= {(0, number, 0): world for number, world in enumerate(told)}
+    monkeypatch.setattr(JobWorld, "judged", lambda world, stalled: told[world])
+    verdict = job.verdict(stalled=True)
+    assert verdict.headline == reported
+    (other,) = [one.headline for one in told.values() if one.headline != reported]
+    assert f"another world: {other}" in verdict.says
 
 
 def test_a_rank_killed_before_it_reported_its_cpp_calls_is_not_blamed(watched):

@@ -227,7 +227,7 @@ class Job:
             self.attempts.append((bad or [ended])[0])
 
     def verdict(self, stalled: bool) -> Verdict:
-        """The verdict on the first world that has a fault.
+        """The verdict on the world that has a fault; of several, see `_worst`.
 
         A world that failed is forgotten once its launcher has started the next.
         """
@@ -255,8 +255,8 @@ class Job:
                 verdicts.append(verdict)
         if not verdicts:
             return NOT_DISTRIBUTED
-        if (bad := next((one for one in verdicts if one.kind is not Ending.OK), None)) is not None:
-            return bad
+        if bad := [one for one in verdicts if one.kind is not Ending.OK]:
+            return _worst(bad)
         if OK_AS_SEEN in verdicts:
             return OK_AS_SEEN
         if len(verdicts) == 1:
@@ -330,3 +330,21 @@ class Job:
         who = f"rank {rank}" if rank >= 0 else "a process without a rank"
         guilty = Call("", rank=rank, file=file, line=line, function=function)
         return Verdict(Ending.RAISED, f"{who}: {raised['text']}\n  {location(guilty)}", (guilty,))
+
+
+def _worst(bad: list[Verdict]) -> Verdict:
+    """Of the verdicts on several worlds, the one to report, which names the others in a note.
+
+    Ranks may hang because they wait for those of another world, where one has failed, or whose
+    calls do not fit. Among equals the first counts.
+    """
+    verdict = min(
+        bad,
+        key=lambda one: (
+            not one.kind.is_failure,
+            one.kind is not Ending.MISMATCH,
+            not one.kind.is_explained,
+        ),
+    )
+    others = tuple(f"another world: {one.headline}" for one in bad if one is not verdict)
+    return dataclasses.replace(verdict, notes=(*verdict.notes, *others))
