@@ -1,7 +1,6 @@
 """A training script as blogs show it, without their faults: docs/your-script.md goes through it.
 
-Start it by `torchrun --nproc-per-node 2 cured.py`.
-"""
+Start it by `torchrun --nproc-per-node 2 cured.py`."""
 
 import os
 from contextlib import nullcontext
@@ -11,7 +10,6 @@ import torch
 import torch.distributed as dist
 from sklearn.datasets import load_digits
 from torch import nn
-from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
 
@@ -38,7 +36,7 @@ def train(model, loader, optimizer, device):
         parts = min(ACCUMULATE, len(loader) - first)
         is_last = i == first + parts - 1
         with nullcontext() if is_last else model.no_sync():
-            loss = cross_entropy(model(images.to(device)), labels.to(device))
+            loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
             (loss / parts).backward()
         if is_last:
             optimizer.step()
@@ -48,6 +46,8 @@ def train(model, loader, optimizer, device):
 @torch.no_grad()
 def validate(model, data, device, rank, n):
     model.eval()
+    for buffer in model.buffers():
+        dist.broadcast(buffer, src=0)
     right = torch.zeros((), device=device)
     for images, labels in DataLoader(Subset(data, range(rank, len(data), n)), 64):
         right += (model(images.to(device)).argmax(1) == labels.to(device)).sum()

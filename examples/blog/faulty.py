@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 from sklearn.datasets import load_digits
 from torch import nn
-from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -37,7 +36,7 @@ def train(model, loader, optimizer, device):
         parts = ACCUMULATE
         is_last = i == first + parts - 1
         with nullcontext() if is_last else model.no_sync():
-            loss = cross_entropy(model(images.to(device)), labels.to(device))
+            loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
             (loss / parts).backward()
         if is_last:
             optimizer.step()
@@ -47,6 +46,8 @@ def train(model, loader, optimizer, device):
 @torch.no_grad()
 def validate(model, data, device, rank, n):
     model.eval()
+    for buffer in model.buffers():
+        dist.broadcast(buffer, src=0)
     right = torch.zeros((), device=device)
     for images, labels in DataLoader(data, 64, sampler=DistributedSampler(data, shuffle=False)):
         right += (model(images.to(device)).argmax(1) == labels.to(device)).sum()

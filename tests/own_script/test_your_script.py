@@ -77,6 +77,7 @@ def test_the_cured_script_is_fine_and_nothing_is_left_of_it(tmp_path):
     script = CURED.replace("last.pt", "resumed.pt", 2)
     found, done = checked(tmp_path, script)
     assert (done.returncode, wrong(found)) == (0, {}), done.stderr
+    assert (found["equal_weights"], found["equal_buffers"]) == (True, True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["found.json", "last.pt", "train.py"]
     assert (tmp_path / "last.pt").read_bytes() == b"the reader's own"
     assert children() <= before
