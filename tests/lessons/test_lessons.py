@@ -78,7 +78,7 @@ def test_what_is_claimed_not_to_work_does_not_work(claim, step):
         pytest.skip(f"claimed of torch {claim.torch}: this is {torch.__version__}")
     (function,) = [function for function in every_step() if function.__name__ == step]
     with pytest.raises(LaunchError) as failure:
-        launch(function, 4, backend=claim.backend, device=claim.device, timeout=20.0)
+        launch(function, 4, backend=claim.backend, device=claim.device, timeout=TIMEOUT)
     assert failure.value.kind == {"hangs": "hung", "crashes": "died"}.get(claim.state, "raised")
     said = str(failure.value)
     # A step may report what a call raised that should have raised nothing.

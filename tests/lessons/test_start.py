@@ -16,6 +16,7 @@ from our_backends import needs_mpi
 from processes import finished, free_port, started
 from repository import ROOT
 
+from collectives.backends import claims
 from collectives.course import files, mistakes
 from collectives.course.marks import mistake, needs
 from collectives.course.outcome import RankOutcome
@@ -66,6 +67,8 @@ def test_a_command_prints_what_the_lesson_shows(command, tmp_path):
     shown = SHOWN[command].splitlines()
     if shown[0] == "...":  # the end of a traceback
         assert done.returncode == 1
+        if not claims.holds(">=2.11", torch.__version__):  # it names the error, and gives no words
+            shown = [line.partition(": ")[0] for line in shown]
         assert done.stderr.splitlines()[-len(shown) + 1 :] == shown[1:]
     else:
         assert done.returncode == 0, done.stderr

@@ -76,8 +76,13 @@ def finished(command: str | list, timeout=150, env=None, **options) -> subproces
 
 
 def printed(text: str) -> str:
-    """Without the lines that gloo of torch 2.9 prints of each group by itself."""
-    return re.sub(r"^\[Gloo\] Rank \d+ is connected to .*\n", "", text, flags=re.MULTILINE)
+    """Without the lines that gloo of torch 2.9 prints of each group by itself.
+
+    Below torchrun it writes a line in pieces, and those of several ranks mix.
+    """
+    pieces = r"\[Gloo\] Rank | is connected to | peer ranks\. |Expected number of .* is : |\n"
+    numbers = rf"\d+(?={pieces})"
+    return re.sub(rf"^\[Gloo\] Rank (?:{pieces}|{numbers})*", "", text, flags=re.MULTILINE)
 
 
 @contextlib.contextmanager
