@@ -10,6 +10,7 @@ from collectives.course.practice import registry
 from tools import markdown
 
 _SHOWN = re.compile(r"^```(?:diff|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SEEN = re.compile(r"<details><summary>The whole program.*?</details>", re.DOTALL)
 WORDS_A_MINUTE = 150
 LINES_A_MINUTE = 10
 FOR_A_PREDICTION, FOR_A_CHANGE, FOR_A_PROGRAM, FOR_ITS_LINE, FOR_A_TASK = 1, 2, 3, 1, 10
@@ -36,13 +37,15 @@ def minutes(lesson: chapters.Lesson) -> tuple[float, float]:
 def parts(lesson: chapters.Lesson) -> tuple[str, list[str]]:
     """Its prose, and its lines of code. What a lesson of the route shows of its program is code.
 
-    The title is read where the lesson is chosen.
+    The title is read where the lesson is chosen, and the lines of the whole program, which the
+    last lesson of the route folds, are read in those before.
     """
     cells = jupytext.read(lesson.path).cells
     prose = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
     prose = prose.removeprefix(f"# {lesson.title}\n")
     code = [cell.source for cell in cells if cell.cell_type == "code"]
     if lesson.name.startswith("route/"):
+        prose = _SEEN.sub("", prose)
         code += _SHOWN.findall(prose)
         prose = _SHOWN.sub("", prose)
     return prose, [line for text in code for line in text.splitlines() if line.strip()]
@@ -58,22 +61,22 @@ def _section(prose: str, heading: str) -> str:
     return prose.partition(f"## {heading}\n")[2].partition("\n## ")[0]
 
 
-def in_fives(lessons: Iterable[chapters.Lesson]) -> list[int]:
-    """Of reading and of exercises, all lessons together, in steps of five."""
-    return [5 * round(sum(exact) / 5) for exact in zip(*map(minutes, lessons), strict=True)]
+def in_all(lessons: Iterable[chapters.Lesson]) -> list[int]:
+    """Minutes of reading and of exercises: the sums of what each lesson's line says."""
+    return [sum(map(round, exact)) for exact in zip(*map(minutes, lessons), strict=True)]
 
 
 def route() -> str:
     """The README's time and table: the route, the calls, then a line for each chapter."""
     known = chapters.read()
     first = chapters.route()
-    reading, exercises = in_fives(first)
+    reading, exercises = in_all(first)
     rows = [*_part("My DDP script: start and nine lessons", first)]
     rows += [*_part("The calls, one by one", known["calls"].lessons), ("**Chapters**", "", "")]
     for chapter in known.values():
         if chapter.name not in ("start", "route", "calls"):
             link = f"[{chapter.name}](docs/contents.md#{chapter.name})"
-            rows.append((link, f"{chapter.title}.", in_fives(chapter.lessons)[0]))
+            rows.append((link, f"{chapter.title}.", in_all(chapter.lessons)[0]))
     return (
         f'"My DDP script" takes {reading} minutes to read and predict, with start, '
         f"and {exercises} more if you do all exercises that its lessons name.\n\n"
@@ -82,17 +85,18 @@ def route() -> str:
 
 
 def _part(title: str, lessons: Sequence[chapters.Lesson]) -> Iterator[tuple]:
-    yield f"**{title}**", "", f"**{in_fives(lessons)[0]}**"
+    yield f"**{title}**", "", f"**{in_all(lessons)[0]}**"
     for lesson in lessons:
         link = f"[{lesson.name}](notebooks/{lesson.name}.ipynb)"
-        yield link, lesson.summary, in_fives([lesson])[0]
+        yield link, lesson.summary, in_all([lesson])[0]
 
 
 def page() -> str:
     """What docs/contents.md says of every lesson of every chapter."""
     rule = (
-        "The minutes are estimates, computed from the files of the lessons and rounded to five. "
-        f"*Reading* counts {WORDS_A_MINUTE} words a minute, folded answers included, "
+        "The minutes are estimates, computed from the files of the lessons. "
+        f"*Reading* counts {WORDS_A_MINUTE} words a minute, folded answers included, but not the "
+        "whole program that the last lesson of the route folds, "
         f"{LINES_A_MINUTE} lines of code a minute, "
         f'and {FOR_A_PREDICTION} minute for each "Predict first". '
         f"*Exercises* counts {FOR_A_CHANGE} minutes for each change to try, "
@@ -107,8 +111,8 @@ def _chapter(chapter: chapters.Chapter) -> str:
     for lesson in chapter.lessons:
         name = lesson.name
         link = f"[{lesson.title}](../notebooks/{name}.ipynb), [.py](../lessons/{name}.py)"
-        rows.append([link, lesson.summary, *in_fives([lesson])])
+        rows.append([link, lesson.summary, *in_all([lesson])])
     if len(chapter.lessons) > 1:
-        rows.append(["together", "", *in_fives(chapter.lessons)])
+        rows.append(["together", "", *in_all(chapter.lessons)])
     heads = ["lesson", "what happens", "reading", "exercises"]
     return f"## {chapter.name}\n\n{chapter.title}.\n\n{markdown.table(heads, rows)}"

@@ -1,7 +1,7 @@
 """What the lessons of the route show of their programs: `python -m tools.route` writes it there.
 
 A lesson shows what its program has that the one before has not. The first shows its main function,
-and the last the whole program. A test compares.
+and the last also folds the whole program. A test compares.
 """
 
 import difflib
@@ -58,17 +58,16 @@ def _hunks(before: str, after: str) -> list[list[str]]:
     return [hunk if hunk[-1][0] in "+-" else hunk[:-1] for hunk in hunks]
 
 
-def shown(number: int) -> str:
-    """The block of the lesson on this program, which counts from 0."""
+def shown(number: int) -> list[str]:
+    """The blocks of the lesson on this program, which counts from 0."""
     files = programs()
     text = files[number].read_text("utf-8")
     if number == 0:
         main = re.search(r"^def main.*?(?=\n\n\n)", text, re.MULTILINE | re.DOTALL)
         assert main is not None
-        return f"```python\n{main[0]}\n```"
-    if number == len(files) - 1:
-        return f"```python\n{text}```"
-    return f"```diff\n{difference(files[number - 1], files[number])}\n```"
+        return [f"```python\n{main[0]}\n```"]
+    whole = [f"```python\n{text}```"] if number == len(files) - 1 else []
+    return [f"```diff\n{difference(files[number - 1], files[number])}\n```", *whole]
 
 
 def as_comment(text: str) -> str:
@@ -77,8 +76,8 @@ def as_comment(text: str) -> str:
 
 def write() -> None:
     for number, lesson in enumerate(lessons()):
-        block = as_comment(shown(number))
-        text = _BLOCK.sub(lambda _, block=block: block, lesson.read_text("utf-8"), count=1)  # type: ignore[misc]
+        blocks = map(as_comment, shown(number))
+        text = _BLOCK.sub(lambda _, blocks=blocks: next(blocks), lesson.read_text("utf-8"))  # type: ignore[misc]
         lesson.write_text(text, "utf-8")
 
 

@@ -46,7 +46,7 @@ def main():
             images, labels = data[batch[rank::n]]  # every n-th image of the batch
             loss = cross_entropy(model(images), labels)
             optimizer.zero_grad()
-            (loss * len(labels) * n / len(batch)).backward()  # a larger share weighs more
+            (loss * len(labels) * n / len(batch)).backward()  # n times this rank's share
             for parameter in model.parameters():
                 dist.all_reduce(parameter.grad)  # the sum of all ranks ...
                 parameter.grad /= n  # ... becomes their mean

@@ -20,8 +20,8 @@ from started import started
 # %% [markdown]
 # ## The idea
 #
-# `backward()` adds to `.grad`. So if you call it for each part, and weigh each loss by the part's
-# share of the batch, `.grad` holds the gradient of the whole batch in the end.
+# `backward()` adds to `.grad`. So if you call it for each part, and multiply each loss by the
+# part's share of the batch, `.grad` holds the gradient of the whole batch in the end.
 #
 # DDP reduces the gradients in every `backward()`. It needn't: the last reduction takes whatever has
 # been added up in `.grad` since the last step. Inside `model.no_sync()` `backward()` sends nothing,
@@ -50,7 +50,7 @@ from started import started
 # ```
 #
 # `nullcontext()` does nothing. Both forward and backward stand inside the `with`, because DDP
-# decides in forward what it will do in backward. The weight is a part's share of the images: 15 of
+# decides in forward what it will do in backward. The factor is a part's share of the images: 15 of
 # 60 usually, but the last batch of an epoch has only 30 on each rank, in parts of 8, 8, 8 and 6.
 
 # %% [markdown]
@@ -144,7 +144,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # Our program has no left-over, since it cuts up a batch instead of counting micro-batches. If you
 # keep the other loop, take a step after the last micro-batch of an epoch, too, outside `no_sync`,
-# and weigh each loss by its share of the images of that step.
+# and multiply each loss by its share of the images of that step.
 
 # %% [markdown]
 # ## Write it yourself

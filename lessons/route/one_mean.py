@@ -5,8 +5,7 @@
 The ranks average the gradients of their own images, and then all of them take the same step.
 
 In [two_copies](../../notebooks/route/two_copies.ipynb) each rank trained a model of its own. At the
-end of this lesson the ranks take every step together, and you know why their shares of a batch must
-be weighed.
+end of this lesson the ranks take every step together, also if one has more images than another.
 
     python lessons/route/one_mean.py
     torchrun --nproc-per-node 2 examples/route/2_one_mean.py
@@ -35,17 +34,15 @@ from started import started
 # ```diff
 #  optimizer.zero_grad()
 # -loss.backward()
-# +(loss * len(labels) * n / len(batch)).backward()  # a larger share weighs more
+# +(loss * len(labels) * n / len(batch)).backward()  # n times this rank's share
 # +for parameter in model.parameters():
 # +    dist.all_reduce(parameter.grad)  # the sum of all ranks ...
 # +    parameter.grad /= n  # ... becomes their mean
 # ```
 #
-# Why is the loss multiplied? Of the 125 images of a batch, 63 are on rank 0 and 62 on rank 1. If
-# each gradient counted for one half, an image of the smaller share would weigh a little more than
-# one of the larger. So each rank multiplies its mean by its share of the batch, 63 / 125 or
-# 62 / 125, and by n, because the sum is divided by n at the end. With equal shares the weight is 1,
-# and most scripts leave it out.
+# The loss is also multiplied by a factor. Of the 125 images of a batch, 63 are on rank 0 and 62 on
+# rank 1, so the factor is 2 * 63 / 125 or 2 * 62 / 125. The second question below asks what it is
+# good for. With equal shares it is 1, and most scripts leave it out.
 
 # %% [markdown]
 # ## What happens
@@ -82,44 +79,46 @@ if __name__ == "__main__":
 # </details>
 
 # %% [markdown]
-# ### Without the weight
+# ### Without the factor
 #
-# To see what the weight is good for, the next step gives both ranks the same seed, so that they
-# start as one process does. Then it starts the program once as it is, once without the weight, and
-# once as one process with whole batches.
+# The next step gives both ranks the same seed, so that they start as one process does. Then it
+# starts the program once as it is, once without the factor, and once as one process with whole
+# batches.
 
 # %% [markdown]
-# **Predict first.** 63 and 62 images are almost equal shares. Without the weight, do the 36 steps
-# end with the weights of one process?
+# **Predict first.** Without the factor, each step takes the mean of two means, one of 63 images and
+# one of 62. Is that the mean of all 125? And if not, which images count too much?
 
 
 # %%
 @needs(ranks=2, fresh=True)
-def without_weight(rank, world_size, device):
+def without_factor(rank, world_size, device):
     seed = "torch.manual_seed(rank)", "torch.manual_seed(0)"
-    weight = "(loss * len(labels) * n / len(batch)).backward()", "loss.backward()"
+    factor = "(loss * len(labels) * n / len(batch)).backward()", "loss.backward()"
     found = {
         "one process": started("2_one_mean.py", seed, alone=True)[0]["weights"],
-        "weighted": started("2_one_mean.py", seed)[rank]["weights"],
-        "not weighted": started("2_one_mean.py", seed, weight)[rank]["weights"],
+        "with factor": started("2_one_mean.py", seed)[rank]["weights"],
+        "without": started("2_one_mean.py", seed, factor)[rank]["weights"],
     }
     # proof
-    check(found["weighted"], found["one process"], "weighted")
-    gap = abs(found["not weighted"][-1] - found["one process"][-1])
-    check(gap > 1e-3, True, "without the weight there is a difference")
+    check(found["with factor"], found["one process"], "with the factor")
+    gap = abs(found["without"][-1] - found["one process"][-1])
+    check(gap > 1e-3, True, "without the factor there is a difference")
     return {name: weights[-1] for name, weights in found.items()}
 
 
 # %%
 if __name__ == "__main__":
-    run(without_weight, folded=True)
+    run(without_factor, folded=True)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Not quite. The sum of the weights is 0.5792 instead of 0.5291, the sum of one process. The model
-# is about as good, but it's another one, and the larger the difference between the shares, the
-# larger the error. With the weight, two ranks train the model of one process.
+# No: each mean counts for one half, so each of the 62 images counts a little more than each of the
+# 63. The weights sum to 0.5792 instead of 0.5291, the sum of one process. That model is about as
+# good, but it's another one, and the more the shares differ, the larger the error. So each rank
+# multiplies its mean by its share of the batch, and by n, because the sum is divided by n at the
+# end. Then two ranks train the model of one process.
 #
 # </details>
 
@@ -133,7 +132,7 @@ if __name__ == "__main__":
 # ```
 
 # %%
-STEPS = [one_mean, without_weight]
+STEPS = [one_mean, without_factor]
 
 # %% [markdown]
 # ## Read on

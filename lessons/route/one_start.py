@@ -6,7 +6,7 @@ Before the first step, rank 0 sends its model to all ranks: the parameters, and 
 
 In [one_mean](../../notebooks/route/one_mean.ipynb) the ranks took equal steps from different
 starts. At the end of this lesson two ranks train the model of one process, whatever their seeds
-are, and you recognize a fault that the weights alone don't show.
+are, and you know what belongs to a model beside its parameters.
 
     python lessons/route/one_start.py
     torchrun --nproc-per-node 2 examples/route/3_one_start.py
@@ -47,8 +47,8 @@ from started import started
 # First we do it wrong, and send the parameters alone.
 
 # %% [markdown]
-# **Predict first.** The ranks have equal parameters and take equal steps, but each has a buffer of
-# its own. You compare the weights of both ranks after every epoch. Do you notice the fault?
+# **Predict first.** Now each rank multiplies its pixels by its own random matrix, and the ranks
+# still average their gradients. Do both ranks have equal weights after each of the 3 epochs?
 
 
 # %%
@@ -69,9 +69,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# No: the sums are 3.719 on both ranks. But each rank multiplies its pixels by another matrix, so
-# one set of weights must serve two models, and the losses end at 1.1936 and 1.3126. No call fails,
-# and comparing the weights says that all is well.
+# Yes: the sums are 3.719 on both ranks, because equal weights and one gradient give equal weights
+# again. But one set of weights must now serve two matrices, and the losses end at 1.1936 and
+# 1.3126. No call fails, and whoever compares the weights finds nothing wrong.
 #
 # </details>
 

@@ -4,7 +4,8 @@
 
 The finished program, from top to bottom: put your own model and your own data into it.
 
-You have seen every line of it come. At the end of this lesson you have a DDP training of your own.
+You have seen almost every line of it come. At the end of this lesson you have a DDP training of
+your own.
 
     python lessons/route/take_it_home.py
     torchrun --nproc-per-node 2 examples/route/9_train_ddp.py
@@ -19,8 +20,53 @@ from started import started
 # ## The program
 #
 # [9_train_ddp.py](../../examples/route/9_train_ddp.py) is the program of
-# [save_and_resume](../../notebooks/route/save_and_resume.ipynb). Its constants have become
-# arguments, and nothing else has changed:
+# [save_and_resume](../../notebooks/route/save_and_resume.ipynb), whose constants have become
+# arguments. This is the difference:
+#
+# ```diff
+# -EPOCHS, BATCH, PARTS, DROPOUT = 3, 120, 4, 0.1
+# -
+#
+#  class Network(nn.Module):
+# -    def __init__(self):
+# +    def __init__(self, dropout):
+#          super().__init__()
+#          self.register_buffer("mix", torch.randn(64, 64) / 8)  # random, and not trained
+# -        layers = nn.Linear(64, 32), nn.ReLU(), nn.Dropout(DROPOUT), nn.Linear(32, 10)
+# +        layers = nn.Linear(64, 32), nn.ReLU(), nn.Dropout(dropout), nn.Linear(32, 10)
+#
+# -def main():
+# +def main(options):
+#
+#  sampler = DistributedSampler(data)
+# -loader = DataLoader(data, BATCH // n, sampler=sampler, num_workers=1)
+# -model = Network().double().to(device)
+# +loader = DataLoader(data, options.batch // n, sampler=sampler, num_workers=options.workers)
+# +model = Network(options.dropout).double().to(device)
+#  model = DistributedDataParallel(model, device_ids=[gpu] if on_gpus else None)
+#  optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+# -for epoch in range(load(model.module, optimizer), EPOCHS):
+# +for epoch in range(load(model.module, optimizer), options.epochs):
+#
+#  optimizer.zero_grad()
+# -parts = list(zip(images.chunk(PARTS), labels.chunk(PARTS), strict=True))
+# +parts = list(zip(images.chunk(options.parts), labels.chunk(options.parts), strict=True))
+#
+#  if __name__ == "__main__":
+# -    main()
+# +    parser = argparse.ArgumentParser()
+# +    parser.add_argument("--epochs", type=int, default=3)
+# +    parser.add_argument("--batch", type=int, default=120, help="images of all ranks in a step")
+# +    parser.add_argument("--parts", type=int, default=4, help="of a rank's batch, one by one")
+# +    parser.add_argument("--dropout", type=float, default=0.1)
+# +    parser.add_argument("--workers", type=int, default=1, help="that load the images of a rank")
+# +    main(parser.parse_args())
+# ```
+#
+# Now read the program from top to bottom. New to you are only the class `Network` and the function
+# `digits`, in whose place you will put your own.
+#
+# <details><summary>The whole program</summary>
 #
 # ```python
 # """9 of 9: the finished program: put your own model and data into it.
@@ -134,30 +180,38 @@ from started import started
 #     main(parser.parse_args())
 #     dist.destroy_process_group()
 # ```
+#
+# </details>
 
 # %% [markdown]
 # ## What happens
 #
-# Here it runs on two ranks and as one process, with dropout 0, because each rank draws its own.
+# The step starts the program on two ranks and as one process: first as it is, with dropout 0.1, and
+# then with dropout 0. On each rank dropout draws random numbers of its own.
 
 # %% [markdown]
-# **Predict first.** In the first lesson, two ranks trained two models, and one process a third one.
-# How many models are there now?
+# **Predict first.** In the first lesson, two ranks and one process trained three models. How many
+# models do they train now with dropout, and how many without?
 
 
 # %%
 @needs(ranks=2, fresh=True)
 def take_it_home(rank, world_size, device):
-    dropout = '"--dropout", type=float, default=0.1', '"--dropout", type=float, default=0.0'
-    with TemporaryDirectory() as folder:
-        ranks = started("9_train_ddp.py", dropout, folder=folder)
-    with TemporaryDirectory() as folder:
-        (one_process,) = started("9_train_ddp.py", dropout, alone=True, folder=folder)
+    models = {}
+    for dropout in ("0.1", "0.0"):
+        change = "default=0.1", f"default={dropout}"
+        ranks = []
+        for alone in (False, True):
+            with TemporaryDirectory() as folder:
+                ranks += started("9_train_ddp.py", change, alone=alone, folder=folder)
+        models[dropout] = [(*one["right"], *one["weights"]) for one in ranks]
     # proof
-    for name in ("weights", "right"):
-        for one in ranks:
-            check(one[name], one_process[name], name)
-    return {name: ranks[rank][name] for name in ("right", "weights")}
+    with_dropout, without = models.values()
+    check(with_dropout[0] == with_dropout[1], True, "with dropout: both ranks")
+    check(with_dropout[0] == with_dropout[2], False, "with dropout: two ranks and one process")
+    check(without, [without[0]] * 3, "without dropout: all three")
+    found = {f"dropout {name}": three[rank][-1] for name, three in models.items()}
+    return found | {f"one process, {name}": three[2][-1] for name, three in models.items()}
 
 
 # %%
@@ -167,7 +221,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# One: the weights sum to 0.5783 on both ranks and in the one process.
+# Two with dropout: the ranks share one, because they average their gradients, whatever each of them
+# drops, and its weights sum to 0.0605. The one process drops other units, and ends at -0.2024.
+# Without dropout it is one model: the weights sum to 0.5783 on both ranks and in the one process.
 #
 # </details>
 
@@ -185,8 +241,8 @@ if __name__ == "__main__":
 # 3. The loss, and in `validate` what you count: sums only, divided after the `all_reduce`.
 # 4. `--batch` is that of all ranks, so a multiple of n. Checkpoints lie in the current folder, and
 #    the program resumes at the last: delete them to begin anew.
-# 5. If images have different weights, as texts with different numbers of tokens have, weigh the
-#    loss as in [accumulation](../../notebooks/training/accumulation.ipynb).
+# 5. If some samples count more, as texts with more tokens do, multiply the loss as in
+#    [accumulation](../../notebooks/training/accumulation.ipynb).
 #
 # And four questions for your own script: does every rank call everything that communicates,
 # `model(...)` included? Does each epoch have its own order? Does each image count once in the

@@ -67,28 +67,35 @@ from started import started
 # %% [markdown]
 # ## What happens
 #
-# The step below starts the program on two ranks, and collects what each rank prints: the loss of
-# its last batch and the sum of its weights, after each of 3 epochs. Then it starts the program in a
-# world of one rank. That is the training of one process, with all images.
+# The step below starts the program three times, and collects what it prints after each of 3 epochs:
+# first on two ranks as it is, then on two ranks with one seed, and then in a world of one rank. The
+# last start is the training of one process, with all images. The table has the losses of the first
+# start, and all sums of weights in the end.
 #
-# In all nine lessons `started` runs a program so; a pair of texts is a line, and what stands in its
-# place. `@needs(ranks=2, fresh=True)` asks for two processes without a group.
+# In all nine lessons `started` runs a program so. `seed` is a pair: a line of the program, and what
+# takes its place in this start. `@needs(ranks=2, fresh=True)` asks for two processes without a
+# group.
 
 # %% [markdown]
-# **Predict first.** Both copies have trained for 3 epochs, on half of the images each. How many
-# different models are there now, and is one of them the model of one process?
+# **Predict first.** The three starts train five models: two with the seeds 0 and 1, two with the
+# seed 0, and the one process has the seed 0, too. How many of the five are different in the end?
 
 
 # %%
 @needs(ranks=2, fresh=True)
 def two_copies(rank, world_size, device):
-    ranks = started("1_two_copies.py")
+    seed = "torch.manual_seed(rank)", "torch.manual_seed(0)"
+    own_seed = started("1_two_copies.py")
+    one_seed = started("1_two_copies.py", seed)
     (one_process,) = started("1_two_copies.py", alone=True)
     # proof
-    models = {tuple(one["weights"]) for one in [*ranks, one_process]}
-    check(len(models), 3, "different models")
-    check([one["calls"] for one in ranks], [{}, {}], "calls")
-    return {name: ranks[rank][name] for name in ("loss", "weights")}
+    models = {tuple(one["weights"]) for one in [*own_seed, *one_seed, one_process]}
+    shares = [(0, "even"), (1, "odd"), (0, "even"), (0, "odd"), (0, "all")]  # seed and positions
+    check(len(models), len(set(shares)), "different models")
+    check([one["calls"] for one in own_seed], [{}, {}], "calls")
+    found = {"own seed": own_seed[rank], "one seed": one_seed[rank], "one process": one_process}
+    sums = {name: one["weights"][-1] for name, one in found.items()}
+    return {"loss": own_seed[rank]["loss"]} | sums
 
 
 # %%
@@ -98,9 +105,11 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# The sums of the weights end at -1.6018 and 5.8845, so there are two models. Neither is that of one
-# process, because each has seen only half of the images. The ranks have met, and then nobody said a
-# word: not a single call was made in the whole training.
+# Four. Rank 0 has trained the same model twice, because its seed and its images were the same. All
+# others differ: the weights of rank 1 sum to 5.8845 with its own seed and to 2.3419 with that of
+# rank 0, and those of the one process to 0.5291. So an equal start isn't enough, because each rank
+# learns from other images. The ranks have met, and then nobody said a word: not a single call was
+# made in the whole training.
 #
 # </details>
 

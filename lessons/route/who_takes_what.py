@@ -47,12 +47,12 @@ from started import started
 # +    for images, labels in loader:
 #          loss = cross_entropy(model(images), labels)
 #          optimizer.zero_grad()
-# -        (loss * len(labels) * n / len(batch)).backward()  # a larger share weighs more
+# -        (loss * len(labels) * n / len(batch)).backward()  # n times this rank's share
 # +        loss.backward()
 # ```
 #
 # - The batch size of a loader is that of one rank, so `BATCH` is divided by n. It is 120 now,
-#   because all shares must be equally large; in return, the weight of the loss is gone.
+#   because all shares must be equally large; in return, the factor of the loss is gone.
 # - The sampler shuffles with `seed`, by default 0, plus the number that you pass to `set_epoch`,
 #   which begins at 0.
 # - `num_workers=1` gives each rank a process of its own that loads the next batch meanwhile: 8
@@ -98,12 +98,11 @@ if __name__ == "__main__":
 # ### When the images can't be shared equally
 #
 # 1,500 images are 750 for each of two ranks. But 1,499 images can't be shared equally, and yet
-# every rank must take equally many steps, because in each step all ranks call `all_reduce`. With
-# `drop_last=True` a sampler leaves an image out; without, as here, it gives one to both ranks.
+# every rank must take equally many steps, because in each step all ranks call `all_reduce`.
 
 # %% [markdown]
-# **Predict first.** How many images has each rank? And do two ranks still train the model of one
-# process?
+# **Predict first.** How can a sampler give both ranks equally many of 1,499 images? And does what
+# it does change the model?
 
 
 # %%
@@ -128,7 +127,8 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # Each rank gets 750 images, and 2 * 750 = 1500, so one image is on both ranks. It counts twice, and
-# the weights sum to 0.3688, not to 0.3154 as in one process.
+# the weights sum to 0.3688, not to 0.3154 as in one process. The other way is `drop_last=True`:
+# then the sampler leaves an image out.
 #
 # </details>
 

@@ -26,12 +26,10 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 # %% [markdown]
 # ## The idea
 #
-# DDP reduces the gradients in every `backward()`, and only the last reduction of a step is needed,
-# so `model.no_sync()` turns off all reductions before it.
-#
-# The loss of a batch is a mean over its images, or over the tokens of its texts. If the
-# micro-batches have different numbers of tokens, the mean of their means is not the mean of the
-# batch. So count the tokens of all ranks first, and divide each sum of losses by this count.
+# Only the last reduction of a step is needed, so `model.no_sync()` turns off all reductions before
+# it. The loss of a batch is a mean over the tokens of its texts. If the micro-batches have
+# different numbers of tokens, the mean of their means is not the mean of the batch. So count the
+# tokens of all ranks first, and divide each sum of losses by this count.
 
 # %% [markdown]
 # ## The code
@@ -106,9 +104,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Tokens as weights
 #
-# So far all micro-batches were equally large, and any mean was right. Now the digits 0, 1 and 2
-# count as padding, so the number of tokens differs from rank to rank and from micro-batch to
-# micro-batch.
+# Now the digits 0, 1 and 2 count as padding, so the number of tokens differs from rank to rank and
+# from micro-batch to micro-batch.
 
 # %% [markdown]
 # **Predict first.** If a program divided by the number of images instead of tokens, would its

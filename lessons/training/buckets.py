@@ -5,10 +5,9 @@
 DDP reduces gradients in buckets, and the first bucket is on its way while `backward()` computes the
 rest.
 
-Your gradients are averaged, and the training is right, but in each step the ranks first compute and
-send nothing, and then send and compute nothing. You would like to do both at once. At the end of
-this lesson you can: you build what DDP does inside, see which bucket starts when, and know what the
-size of a bucket changes.
+[wrapped_in_ddp](../../notebooks/route/wrapped_in_ddp.ipynb) says that DDP sends while `backward()`
+computes. At the end of this lesson you have built what it does inside, seen which bucket starts
+when, and know what the size of a bucket changes.
 
     python lessons/training/buckets.py
     torchrun --nproc-per-node 4 lessons/training/buckets.py
@@ -32,9 +31,9 @@ from collectives.semantics.late_peer import LatePeer
 # %% [markdown]
 # ## The idea
 #
-# The loop in [one_mean](../../notebooks/route/one_mean.ipynb) wastes time twice. It
-# calls `all_reduce` once for each parameter, and every call has a cost of its own, however small
-# the tensor is. And it begins only when `backward()` has ended. Buckets help against both:
+# A loop that reduces each gradient after `backward()` wastes time twice: every call has a cost of
+# its own, however small the tensor is, and meanwhile nothing is computed. Buckets help against
+# both:
 #
 # 1. **Fewer calls.** Gradients are copied into one long tensor, a bucket, and reduced together.
 # 2. **In reverse order.** `backward()` begins with the last layer, so the first bucket holds the
@@ -107,7 +106,7 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # The last layer, and it is the smaller bucket: 2640 bytes against 16640. So each step calls
-# `all_reduce` twice, where that loop calls it four times.
+# `all_reduce` twice, in place of four times.
 #
 # </details>
 
@@ -167,8 +166,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### The size of a bucket
 #
-# Small buckets start earlier, but large ones need fewer calls, so the size is a compromise. The
-# table shows the bytes of each call of a step.
+# Small buckets start earlier, but large ones need fewer calls. The table shows the bytes of each
+# call of a step.
 
 # %% [markdown]
 # **Predict first.** The parameters take 19,280 bytes in all. A bucket is full from 1, 100 or 1,000
@@ -198,9 +197,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# The largest: all 19280 bytes go in one call, which starts after the last gradient. Smaller limits
-# make more calls with the same bytes in all. What surprises is the last call of each: it holds
-# 16384 bytes or more, and it never overlaps, because the last gradient is in it.
+# The largest: all 19280 bytes go in one call, which starts after the last gradient. The surprise is
+# the last call of each: it holds 16384 bytes or more, and it never overlaps, because the last
+# gradient is in it.
 #
 # </details>
 
@@ -299,8 +298,8 @@ STEPS = [buckets, order_of_events, calls_and_bytes, first_bucket]
 #
 # - All ranks must start the buckets in the same order. DDP does, even if a later one is full
 #   earlier.
-# - With gradient accumulation, `.grad` is there before `backward()` begins. The test in `start`
-#   then starts a bucket too early; DDP counts the gradients of each step instead.
+# - With gradient accumulation, `.grad` is there before `backward()` begins, so `start` starts a
+#   bucket too early; DDP counts the gradients of each step instead.
 
 # %% [markdown]
 # ## Read on
@@ -308,5 +307,5 @@ STEPS = [buckets, order_of_events, calls_and_bytes, first_bucket]
 # - S. Li and others, [*PyTorch Distributed*](https://arxiv.org/abs/2006.15704) (2020): how the
 #   bucket size changes the speed of DDP, on several machines.
 #
-# Now the ranks send while they compute. Whether that makes more ranks faster depends on how long
-# each takes. Next lesson: [faster](../../notebooks/training/faster.ipynb), which measures it.
+# Whether that makes more ranks faster depends on how long each takes. Next lesson:
+# [faster](../../notebooks/training/faster.ipynb), which measures it.

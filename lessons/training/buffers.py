@@ -27,12 +27,11 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 # %% [markdown]
 # ## The idea
 #
-# A module has parameters, which the optimizer changes, and buffers, which `forward` changes. Batch
-# norm has both. In training it normalizes with the mean and the variance of the batch. Because
-# there may be no batch later, it also keeps running averages of the two in its buffers
-# `running_mean` and `running_var`, and after `model.eval()` it normalizes with these. In data
-# parallel training each rank sees only its shard of the batch, so it keeps averages of its own. It
-# also normalizes with other numbers than one process would, which changes the gradients, too.
+# In training, batch norm normalizes with the mean and the variance of the batch. It also keeps
+# running averages of the two in its buffers `running_mean` and `running_var`, and after
+# `model.eval()` it normalizes with these. In data parallel training each rank sees only its shard
+# of the batch, so it keeps averages of its own. It also normalizes with other numbers than one
+# process would, which changes the gradients, too.
 
 # %% [markdown]
 # ## The code
@@ -55,14 +54,13 @@ def batches(n):
 # %% [markdown]
 # ### The statistics drift
 #
-# Each rank trains with its shards. One process can do the same: it normalizes each shard by itself,
-# and shard 0 last, so that the statistics of shard 0 stay. After the training, each rank compares
-# its running means with those of rank 0, and counts how many of all 1,797 images its network
-# recognizes.
+# One process can do what the ranks do: it normalizes each shard by itself, and shard 0 last, so
+# that the statistics of shard 0 stay. After the training, each rank compares its running means with
+# those of rank 0, and counts how many of all 1,797 images its network recognizes.
 #
-# It counts twice, because there are two ways to call the network. `model.module` uses the buffers
-# of its own rank. `model` first broadcasts those of rank 0: DDP does this before every training
-# forward, and before the first `eval` forward.
+# It counts twice: `model.module` uses the buffers of its own rank, and `model` first broadcasts
+# those of rank 0, [as you know](../../notebooks/route/wrapped_in_ddp.ipynb). DDP does this before
+# every training forward, and before the first `eval` forward.
 
 # %% [markdown]
 # **Predict first.** All ranks have equal parameters and equal images. Do they recognize equally
@@ -115,8 +113,7 @@ if __name__ == "__main__":
 # No: 1718, 1716, 1718 and 1717. The running means of ranks 1 to 3 are 5.3 %, 6.1 % and 3.5 % away
 # from those of rank 0. The picture shows one of them: between two marks, before each step, it is
 # equal on all ranks, and after the step it is not. With the buffers of rank 0, all ranks count
-# 1718, so it no longer matters which rank validates. But these are still the statistics of one
-# shard of each batch, and not of the batch.
+# 1718. But these are still the statistics of one shard of each batch, and not of the batch.
 #
 # </details>
 
@@ -246,9 +243,8 @@ STEPS = [buffers, norm_of_all_ranks, unequal_shards]
 # %% [markdown]
 # ## Pitfalls
 #
-# - Validate with `model(...)`, not `model.module(...)`, or broadcast the buffers first. But a rank
-#   that validates alone must use `model.module`, because the forward pass of DDP contains
-#   collectives ([training](../../notebooks/mistakes/training.ipynb)).
+# - Validate with `model(...)`, or broadcast the buffers first. But a rank that validates alone
+#   [must use](../../notebooks/route/exact_validation.ipynb) `model.module`.
 # - The option `forward_sync_buffers=False`, formerly `broadcast_buffers`, turns the broadcast off.
 # - In [train_accelerate.py](../../examples/train_accelerate.py), the model of `--model conv` has
 #   convolutions and batch norm. On two ranks it is another one than on one rank, and that of

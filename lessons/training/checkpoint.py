@@ -7,7 +7,7 @@ model of a training that never stopped.
 
 You know who writes and who decides from
 [save_and_resume](../../notebooks/route/save_and_resume.ipynb). This second reading stops in the
-middle of an epoch, saves the random states, and notices a file that is damaged.
+middle of an epoch, and notices a damaged file.
 
     python lessons/training/checkpoint.py
     torchrun --nproc-per-node 4 lessons/training/checkpoint.py
@@ -38,22 +38,19 @@ from torch import nn
 # | the momentum, or the averages of Adam | `optimizer.state_dict()` |
 # | the learning rate, if it has a schedule | `schedule.state_dict()` |
 # | with float16: the scale of the loss | `scaler.state_dict()` of the `GradScaler` |
-# | the position in the data | the number of steps; the seed gives the order of the images |
+# | the position in the data | the number of steps |
 # | the random numbers, for dropout | `torch.get_rng_state()`, `torch.cuda.get_rng_state_all()` |
 #
 # All but the last are equal on all ranks (but see
-# [buffers](../../notebooks/training/buffers.ipynb)), so one rank writes the file, with the random
-# states that it collects from every rank. On GPUs, dropout draws from the generator of the GPU.
-#
-# Half a file must not replace an older one. That is why rank 0 writes a draft, waits until the disk
-# has it (`fsync`), reads it again, and only then gives the draft the name of a checkpoint.
+# [buffers](../../notebooks/training/buffers.ipynb)). So rank 0 writes a draft, with the random
+# states of every rank, waits until the disk has it (`fsync`), reads it again, and only then renames
+# it.
 
 # %% [markdown]
 # ## The code
 #
 # `train` loads the newest checkpoint of a folder, skips the batches that are done, and saves after
-# every fifth step. `on_my_shard` averages the gradients, as in
-# [one_mean](../../notebooks/route/one_mean.ipynb).
+# every fifth step.
 
 
 # %%
@@ -85,10 +82,8 @@ def train(model, backward, batches, device, folder=None):
 # %% [markdown]
 # ### Save and load
 #
-# `torch.save` writes a zip archive with a checksum for each tensor, which `testzip` of Python's
-# `zipfile` looks at, and `torch.load` does not. So rank 0 can pass over a damaged file, and it
-# broadcasts the newest checkpoint that is whole. Every rank calls both functions, because each
-# contains a collective.
+# In the zip archive of `torch.save` each tensor has a checksum, which Python's `testzip` looks at,
+# and `torch.load` does not. So rank 0 broadcasts the newest checkpoint that is whole.
 
 
 # %%
@@ -138,9 +133,8 @@ def load(folder, model, *others):
 # %% [markdown]
 # ### Stop and continue
 #
-# The first training gets only 12 of the 28 batches. The second one starts with other parameters,
-# and continues from what the first has left in the folder. It must end with the bits of a third one
-# that is never disturbed.
+# The first training gets only 12 of the 28 batches. The second one starts with other parameters and
+# continues from its folder. It must end with the bits of an undisturbed one.
 
 # %% [markdown]
 # **Predict first.** Every fifth step is saved, and the first training stops after step 12. How many
@@ -173,16 +167,14 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 18. The newest checkpoint is that of the tenth step, after which 28 - 10 = 18 steps are left. Two
-#     of these are made once more, and nothing else is lost.
+# 18. The newest checkpoint is that of the tenth step, after which 28 - 10 = 18 steps are left.
 #
 # </details>
 
 # %% [markdown]
 # ### A damaged file
 #
-# A disk can return a wrong bit. Here rank 0 changes one bit in the middle of the newest checkpoint,
-# that of step 10.
+# A disk can return a wrong bit. Here rank 0 changes one in the checkpoint of step 10.
 
 # %% [markdown]
 # **Predict first.** The training has saved the steps 5 and 10. How many of the 28 steps does the
@@ -214,8 +206,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 23, because `is_whole` notices the bit, so the training passes over the newest file and continues
-# after step 5. `torch.load` alone raises no error.
+# 23, because `is_whole` notices the bit, so the training continues after step 5.
 #
 # </details>
 
@@ -225,8 +216,8 @@ STEPS = [checkpoint, damaged_file]
 # %% [markdown]
 # ## The proof
 #
-# `limit=0.0` demands the same bits. Nothing proves that `fsync` is needed, since no test cuts the
-# power, nor that the draft is: `load` would pass over half a file anyway.
+# `limit=0.0` demands the same bits. Nothing proves that `fsync` or the draft is needed: no test
+# cuts the power, and `load` would pass over half a file anyway.
 
 # %% [markdown]
 # ## Make it wrong
@@ -234,7 +225,7 @@ STEPS = [checkpoint, damaged_file]
 # Make one change, run the steps, read what the proof says, and undo it.
 #
 # 1. **All ranks take the random numbers of rank 0.** In `load`, change `[dist.get_rank()]` to
-#    `[0]`. It says `[dropout 0.5]`, because the other ranks now drop other units than before.
+#    `[0]`. It says `[dropout 0.5]`: the other ranks drop other units.
 
 # %% [markdown]
 # ## Write it yourself
@@ -250,20 +241,17 @@ STEPS = [checkpoint, damaged_file]
 #
 # - It is not enough that rank 0 loads, as some pages say: DDP broadcasts the parameters and
 #   buffers, but neither the momentum nor the step. So every rank loads.
-# - Load before you wrap the model in DDP, which then broadcasts what was loaded. Save
-#   `model.module.state_dict()`, whose names also fit the bare model.
-# - With DDP on more than two ranks the last bits differ, because it orders its buckets anew.
+# - Load before you wrap the model in DDP, which then broadcasts what was loaded.
 # - Keep two checkpoints, because the newest may be damaged.
 # - If each rank holds a part of the model, use `torch.distributed.checkpoint`.
 
 # %% [markdown]
 # ## Read on
 #
-# - The draft is renamed when it is complete: in the program to take home,
-#   [`save`](../../examples/train_ddp.py) has it: `draft.replace(file)`.
+# - In the program to take home, [`save`](../../examples/train_ddp.py) has it:
+#   `draft.replace(file)`.
 # - There each rank reads the file, and all refuse to continue if they found different steps:
 #   [`load`](../../examples/train_ddp.py) has it: `dist.all_gather_object(rows,`.
 #
-# Now the training can continue, but you must start it again yourself. Next lesson:
-# [failover](../../notebooks/training/failover.ipynb), where ranks are killed and torchrun starts
-# them again.
+# You must still start the training again yourself. Next lesson:
+# [failover](../../notebooks/training/failover.ipynb), where torchrun does it.

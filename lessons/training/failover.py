@@ -5,10 +5,9 @@
 A process is killed in the middle of the training, torchrun starts all ranks again, and they
 continue from the newest checkpoint.
 
-It is three in the morning, and one of your ranks is gone. You have a checkpoint, and you would like
-to find the training at work when you wake up. At the end of this lesson your program survives that,
-wherever it is killed, and ends with the bits of an undisturbed training; and all its ranks stop
-together when the cluster asks one of them to.
+It is three in the morning, and one of your ranks is gone. At the end of this lesson your program
+survives that, wherever it is killed, and ends with the bits of an undisturbed training; and all its
+ranks stop together when the cluster asks one of them to.
 
     python lessons/training/failover.py
     torchrun --nproc-per-node 4 lessons/training/failover.py
@@ -31,14 +30,11 @@ from torch.distributed.run import get_args_parser
 # %% [markdown]
 # ## The idea
 #
-# The larger a job, the more often one of its machines fails. You cannot replace one rank alone,
-# because all others wait for it in a collective. So the launcher ends all ranks and starts all of
-# them again. Four things are left to your program:
-#
-# 1. Wherever it is killed, the newest checkpoint is complete.
-# 2. It loads before it trains, so the command that continues is the command that started it.
-# 3. A step that is made again gives the same bits, so that nothing is lost but time.
-# 4. The new ranks must not find the addresses of the killed ones.
+# You cannot replace one rank alone, because all others wait for it in a collective. So the launcher
+# ends all ranks and starts all of them again. Three things you know from
+# [checkpoint](../../notebooks/training/checkpoint.ipynb): the newest file is complete wherever the
+# program is killed, the program loads before it trains, and a step that is made again gives the
+# same bits. The fourth is new: the new ranks must not find the addresses of the killed ones.
 #
 # Some failures are announced. A cluster that needs its machines sends the signal SIGTERM to the
 # processes, waits for a grace period, and only then kills them with SIGKILL.
@@ -53,8 +49,7 @@ from torch.distributed.run import get_args_parser
 #
 # A SIGTERM may reach only one of the ranks. If this rank stopped at once, all others would wait for
 # it, so its handler only notes the signal. After each step the ranks ask each other whether it has
-# reached any of them, and if so, all save and stop. `save` and `load` are those of
-# [checkpoint](../../notebooks/training/checkpoint.ipynb).
+# reached any of them, and if so, all save and stop.
 
 
 # %%
@@ -169,8 +164,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# It makes 20 steps, so it begins after step 25 - 20 = 5, the last one that was saved. The steps
-# after it are made once more.
+# It makes 20 steps, so it begins after step 25 - 20 = 5, the last one that was saved.
 #
 # </details>
 
@@ -255,6 +249,5 @@ STEPS = [failover, killed_in_a_step, killed_in_an_all_reduce, killed_while_it_sa
 # - In the program to take home, [`start`](../../examples/train_ddp.py) has it:
 #   `dist.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)`.
 #
-# You have now written a whole training yourself, with all that it needs. Next lesson:
-# [with_accelerate](../../notebooks/training/with_accelerate.ipynb), a library that writes much of
-# it for you.
+# Next lesson: [with_accelerate](../../notebooks/training/with_accelerate.ipynb), a library that
+# writes much of it for you.

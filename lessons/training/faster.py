@@ -134,9 +134,8 @@ if __name__ == "__main__":
 # ### Send fewer bytes for each image
 #
 # If the rank waits, give it more to compute for each byte that it sends. There are three ways: a
-# larger batch; gradients in float16, by a communication hook of torch; and accumulation, where all
-# parts of a batch but the last run under `no_sync()`. Each must still give the gradient of one
-# process.
+# larger batch; gradients in float16, by a communication hook of torch; and
+# [micro-batches](../../notebooks/route/micro_batches.ipynb).
 
 # %% [markdown]
 # **Predict first.** A small batch; the same with float16 in place of float64; a batch that is eight

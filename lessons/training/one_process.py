@@ -4,13 +4,12 @@
 
 One process trains a small network, and the later lessons train the same one on several ranks.
 
-When you train on several ranks, a mistake rarely raises an error. The loss still falls, but the
-network is another one, and you notice only if you can compare it with one that is right. This
-lesson trains that network. All later lessons spread the training over several processes, and prove
-that they get the same one.
+When you train on several ranks, a mistake rarely raises an error, and you notice it only if you can
+compare the network with one that is right. This lesson trains that network. All later lessons
+spread the training over several processes, and prove that they get the same one.
 
-At the end you know what `backward()` adds up in `.grad`, why small batches one after the other give
-the gradient of a large one, and why large models need thousands of GPUs.
+At the end you know what small batches one after the other save, and why large models need thousands
+of GPUs.
 
     python lessons/training/one_process.py
     torchrun --nproc-per-node 4 lessons/training/one_process.py
@@ -30,9 +29,8 @@ from torch.nn.functional import cross_entropy
 # hidden units and 10 outputs, one for each digit. Each step of the training takes a batch of 64
 # images, computes the gradient of their mean loss, and changes the parameters a little.
 #
-# Nothing is distributed yet: each rank trains alone, on all images. We use float64 so that rounding
-# errors stay tiny, because the later lessons add up the same numbers in another order and must
-# still get the same network.
+# Nothing is distributed yet: each rank trains alone, on all images. We use float64, because the
+# later lessons add up the same numbers in another order and must still get the same network.
 
 # %% [markdown]
 # ## The code
@@ -110,7 +108,6 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### What `.grad` holds
 #
-# When ranks share the work, they put their gradients together, so look at where PyTorch keeps them.
 # The derivative of x * x is 2 x, which is 8 at x = 4. The step computes x * x twice, because
 # `backward()` frees the graph unless it has `retain_graph=True`.
 
@@ -135,17 +132,16 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 16, because `backward()` adds to what `.grad` holds already. This is why a training loop calls
-# `optimizer.zero_grad()` before each step: it clears `.grad`.
+# 16, because `backward()` adds to what `.grad` holds already. That is why a training loop calls
+# `optimizer.zero_grad()`.
 #
 # </details>
 
 # %% [markdown]
 # ### Micro-batches
 #
-# What looks like a trap is also useful. If a batch does not fit into memory, cut it into
-# micro-batches, call `backward()` for each, and let `.grad` add up. But the loss of a micro-batch
-# is the mean over its own images, so you must weight it with its share of the batch.
+# You know them from [micro_batches](../../notebooks/route/micro_batches.ipynb). Here we also count
+# what they save.
 
 
 # %%
@@ -199,9 +195,6 @@ if __name__ == "__main__":
 # the bytes that it keeps for a micro-batch of 16, because each `backward()` frees its graph before
 # the next one is built.
 #
-# Here the micro-batches run one after the other. In the next lesson, four processes compute a
-# micro-batch each, at the same time.
-#
 # ### Why more than one process
 #
 # Why do some jobs need thousands of GPUs? The largest Llama 3 has 405 billion parameters and was
@@ -254,8 +247,7 @@ STEPS = [one_process, grad_adds_up, micro_batches, llama_405b]
 #
 # `check_training` compares two trainings, each a model and its optimizer. For every parameter and
 # every momentum buffer, the norm of the difference may be at most 1e-9 of the norm. The ranks must
-# agree to the last bit. If the proof fails, all ranks raise the same message, which names the rank
-# with the largest error.
+# agree to the last bit. If the proof fails, the message names the rank with the largest error.
 
 # %% [markdown]
 # ## Make it wrong
@@ -275,8 +267,6 @@ STEPS = [one_process, grad_adds_up, micro_batches, llama_405b]
 # %% [markdown]
 # ## Pitfalls
 #
-# - `cross_entropy` takes the mean unless you say `reduction="sum"`. So weight means by their share
-#   of the batch, but divide a sum by the batch size.
 # - Call `backward()` for each micro-batch. If you add up their losses first, autograd must [keep
 #   every graph](../../notebooks/hearsay.ipynb).
 # - n processes on one machine, each with as many threads as there are cores, slow each other down.

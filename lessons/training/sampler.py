@@ -26,9 +26,9 @@ from torch.utils.data import DataLoader, DistributedSampler
 # %% [markdown]
 # ## The idea
 #
-# A `DataLoader` loads only the images of its own rank, because it asks a sampler for their numbers.
-# `DistributedSampler` shuffles all numbers with the seed `seed + epoch`, repeats the first ones at
-# the end until n divides their count, and gives rank r the positions r, r + n, r + 2 n and so on.
+# A `DataLoader` loads only the images of its own rank, because `DistributedSampler` shuffles all
+# numbers with the seed `seed + epoch`, repeats the first ones at the end until n divides their
+# count, and gives rank r every n-th of them.
 
 # %% [markdown]
 # ## The code
@@ -38,7 +38,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 # %% [markdown]
 # **Predict first.** Every rank shuffles all 1,797 numbers itself, and the ranks send each other
-# nothing. Do two ranks ever load the same image in an epoch?
+# nothing. Do two ranks load the same image in an epoch?
 
 
 # %%
@@ -103,7 +103,6 @@ if __name__ == "__main__":
 #
 # It gives 3 images to two ranks: 450 for each rank, and 1,797 + 3 = 1,800 in all. So the ranks'
 # parts are not disjoint, as is often said, not even with `set_epoch`.
-# [validation](../../notebooks/training/validation.ipynb) shows what that does to an accuracy.
 #
 # </details>
 

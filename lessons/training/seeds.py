@@ -5,10 +5,10 @@
 All ranks need the same random numbers for the start of a network, and different ones for dropout
 and augmentation. Both are a matter of seeds.
 
-You set one seed at the top of the program, as you always do, and now all ranks drop the same units
-and augment their images in the same way, so four ranks give you less variety than you think. At the
-end of this lesson you know which random numbers must be equal and which must differ, where to set
-which seed, and how to get the same run twice, bit for bit.
+With one seed at the top of the program, all ranks drop the same units and augment their images in
+the same way. In [save_and_resume](../../notebooks/route/save_and_resume.ipynb) each rank had a seed
+of its own. At the end of this lesson you know where to set which seed, also in the workers of a
+loader, and how to get the same run twice, bit for bit.
 
     python lessons/training/seeds.py
     torchrun --nproc-per-node 4 lessons/training/seeds.py
@@ -31,11 +31,9 @@ from torch.utils.data import DataLoader
 # %% [markdown]
 # ## The idea
 #
-# Equal seeds give equal random numbers. A training on several ranks needs equal numbers for some
-# things, and different ones for others:
+# A training on several ranks needs two kinds of random numbers:
 #
-# - **Equal on all ranks**: the first parameters, and the order of the images, of which each rank
-#   takes another shard.
+# - **Equal on all ranks**: the first parameters, and the order of the images.
 # - **Different on each rank**: dropout, noise, crops and flips.
 #
 # So set one seed, make the network, and then set a seed that contains the rank. Python's `random`
@@ -79,11 +77,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### One process with the generators of all ranks
 #
-# Different patterns on each rank are right, but are they provable? The network of one_process gets
-# a dropout layer, and one process must drop the same units as all ranks. So it draws for one shard
-# after the other: it restores the state of that rank's generator, draws, and keeps the new state.
-# Then it computes the whole batch. Dropout draws from the generator of the device that its input is
-# on, so `generator_of` looks there.
+# Different patterns on each rank are right, but are they provable? One process must drop the same
+# units as all ranks. So it draws for one shard after the other: it restores the state of that
+# rank's generator, draws, and keeps the new state. Then it computes the whole batch. Dropout draws
+# from the generator of the device that its input is on, so `generator_of` looks there.
 
 
 # %%
@@ -142,9 +139,8 @@ if __name__ == "__main__":
 # ### Workers of a loader
 #
 # Augmentation happens in other processes. With `num_workers=2` a `DataLoader` starts two processes
-# on each rank, which load and augment the images, so four ranks have eight. When an epoch begins,
-# the loader draws a number from torch's generator, and gives each worker a seed made of this number
-# and the worker's index. Each worker draws twice here.
+# on each rank. When an epoch begins, the loader draws a number from torch's generator, and gives
+# each worker a seed made of this number and the worker's index. Each worker draws twice here.
 
 # %% [markdown]
 # **Predict first.** Four ranks draw 16 numbers from each generator. How many of them are different
@@ -261,9 +257,8 @@ STEPS = [dropped_units, seeds, loader_workers, same_run_twice]
 #
 # - "Other seeds on each rank do no harm" is said too easily. A seed for each rank must not be set
 #   before the network is made, unless its parameters are broadcast, as DDP does.
-# - The sampler must shuffle with the same seed on all ranks. If it uses torch's generator, one more
-#   draw on one rank gives that rank another order, and then it takes some images twice and some
-#   never.
+# - A sampler of your own must not use torch's generator: one more draw on one rank gives that rank
+#   another order, and then it takes some images twice and some never.
 # - A worker's seed of `rank + worker` is the same for worker 1 of rank 0 and worker 0 of rank 1.
 #   Leave it to the loader.
 

@@ -5,10 +5,9 @@
 The last batch of an epoch rarely divides by the number of ranks, and then the mean of the ranks'
 means is not the mean of the batch.
 
-You divide each batch evenly, and at the end of an epoch 5 images are left for four ranks. You could
-drop them, but then you never train on them. At the end of this lesson you can weight unequal shards
-so that each image counts the same, and you know what the larger batch of several ranks means for
-the learning rate.
+[one_mean](../../notebooks/route/one_mean.ipynb) multiplied a mean by the rank's share of the batch.
+This second reading divides sums instead, which also holds for a rank without any image, and shows
+what the larger batch of several ranks means for the learning rate.
 
     python lessons/training/shards.py
     torchrun --nproc-per-node 4 lessons/training/shards.py
@@ -33,16 +32,14 @@ from torch.nn.functional import cross_entropy
 # ## The code
 #
 # Network, loop and equal shards are in
-# [data_parallel.py](../../lessons/training/data_parallel.py): data parallel training by hand, as in
-# [one_mean](../../notebooks/route/one_mean.ipynb).
+# [data_parallel.py](../../lessons/training/data_parallel.py): data parallel training by hand.
 
 # %% [markdown]
 # ### Weighted shards
 #
-# An epoch of 1,797 images ends with a batch of 5, which four ranks cannot divide evenly. So each
-# rank divides the sum of its losses by the size of the whole batch, and not by that of its shard.
-# `average_gradients` also divides by n, as DDP does, so each rank first multiplies by n. With 5
-# images, whose losses are a to e, and four ranks:
+# An epoch of 1,797 images ends with a batch of 5. So each rank divides the sum of its losses by the
+# size of the whole batch, and multiplies by n, by which `average_gradients` divides. With four
+# ranks and 5 images, whose losses are a to e:
 #
 #     rank 0: (a + e) * 4 / 5     rank 1: b * 4 / 5     rank 2: c * 4 / 5     rank 3: d * 4 / 5
 #     their sum, divided by 4: (a + b + c + d + e) / 5, the mean of the batch
@@ -81,8 +78,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Those of ranks 1 to 3. Rank 0 has 2 of 5 and rank 3 has 1, and in a mean of means this one would
-# count twice as much as each of rank 0.
+# Those of ranks 1 to 3: in a mean of means, each would count twice as much as each of the 2 of
+# rank 0.
 #
 # </details>
 

@@ -40,9 +40,8 @@ from torch.utils.data import DataLoader, TensorDataset
 # | 4. data | as they are | `DataLoader(..., pin_memory=True)`, `.to(device, non_blocking=True)` |
 # | 5. types | float64, for the proof | float32 parameters, `torch.autocast(..., torch.bfloat16)` |
 #
-# `local_rank` is the number of the process on its own machine, and torchrun puts it into
-# `LOCAL_RANK`. You need it because every machine counts its GPUs from 0: on two machines with four
-# GPUs each, rank 6 has local rank 2, and a GPU 6 does not exist.
+# [wrapped_in_ddp](../../notebooks/route/wrapped_in_ddp.ipynb) makes the first three: `local_rank`
+# is the number that torchrun puts into `LOCAL_RANK`.
 #
 # We have run this lesson on the CPU only. What it says about GPUs is documented.
 
@@ -256,10 +255,8 @@ STEPS = [to_the_gpu, mixed_precision]
 # - [CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html), in PyTorch's
 #   documentation: streams, pinned memory, and TF32, which CUDA may use in float32.
 #
-# Start your own training from [train_ddp.py](../../examples/train_ddp.py), which needs nothing of
-# this package. It makes changes 1 and 2, and moves model and data to the device. Its options
-# `--pin`, `--bf16` and `--clip` bring pinned memory, autocast and clipping. You add `device_ids`
-# and, from this chapter, token weights.
+# The options `--pin`, `--bf16` and `--clip` of [train_ddp.py](../../examples/train_ddp.py) bring
+# pinned memory, autocast and clipping.
 #
 # You now know how to use `all_reduce`, but not how it works. Next lesson:
 # [ring](../../notebooks/algorithms/ring.ipynb), what is inside it.

@@ -24,9 +24,9 @@ from torch.utils.data import DistributedSampler
 # %% [markdown]
 # ## The idea
 #
-# The mean of the ranks' means is not the mean: you cannot average the quotients of unequal shards,
-# but you can sum their parts: 2 right of 4 and 1 right of 1 are 3 of 5, so 0.6, and not the mean
-# 0.75. The parts of a loss are its sum and the number of images.
+# The mean of the ranks' means is not the mean, but you can sum their parts: 2 right of 4 and 1
+# right of 1 are 3 of 5, so 0.6, and not the mean 0.75. The parts of a loss are its sum and the
+# number of images.
 
 # %% [markdown]
 # ## The code
@@ -157,8 +157,8 @@ STEPS = [validation, padded_validation]
 # ## Pitfalls
 #
 # - Print and save on rank 0, not on local rank 0, because each machine has a local rank 0.
-# - Call `model.eval()` before the validation and `model.train()` after it if the network has
-#   dropout or batch norm. This one has neither, so the proof would not notice.
+# - Call `model.eval()` before the validation and `model.train()` after it. This network has neither
+#   dropout nor batch norm, so the proof would not notice.
 
 # %% [markdown]
 # ## Write it yourself

@@ -36,6 +36,16 @@ def test_every_part_is_the_one_that_make_docs_makes():
     assert not old, "\n".join(old)
 
 
+def test_the_minutes_of_each_table_are_the_sum_of_its_lines():
+    readme = SECTIONS["lessons"].read()
+    parts = re.findall(r"^\| \*\*[^|]*\| *\| \*\*(\d+)\*\* \|\n((?:\| \[.*\n)+)", readme, re.M)
+    assert [int(whole) for whole, _ in parts] == [
+        sum(map(int, re.findall(r"(\d+) \|$", lines, re.M))) for _, lines in parts
+    ]
+    assert f'"My DDP script" takes {parts[0][0]} minutes' in readme
+    assert len(parts) == 2
+
+
 def test_a_page_without_the_marks_is_an_error():
     with pytest.raises(ValueError, match=r"backends\.md lacks the lines"):
         replace(SECTIONS["works"], name="unknown").read()

@@ -246,7 +246,7 @@ def about_page(app, page: str, template: str, context: dict, doctree) -> None:
     tag = f'<meta name="description" content="{html.escape(about)}">\n'
     context["metatags"] = context.get("metatags", "") + tag
     if page in LESSONS:
-        reading, exercises = contents.in_fives([LESSONS[page]])
+        reading, exercises = contents.in_all([LESSONS[page]])
         context["lesson"] = {
             "reading": reading,
             "exercises": exercises,

@@ -128,7 +128,7 @@ class Source:
                 [
                     f"[{lesson.title}](../notebooks/{lesson.name}.ipynb)",
                     lesson.summary,
-                    *contents.in_fives([lesson]),
+                    *contents.in_all([lesson]),
                 ]
                 for lesson in chapter.lessons
             ]
