@@ -57,8 +57,8 @@ from started import started
 # ```
 #
 # Only four lines are new to a script for one process: the group, the rank and n, the seed, and the
-# share of the batch. The seed of each rank stands for having no seed, with which every process would
-# start with other random numbers, too.
+# share of the batch. The seed of each rank stands for having no seed, with which every process
+# would start with other random numbers, too.
 #
 # Each rank prints the sum of its weights, because two models with different sums are different
 # models. The numbers are float64, so that rounding hides nothing. And the network has a *buffer*, a
