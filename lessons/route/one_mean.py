@@ -114,8 +114,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# No: each mean counts for one half, so each of the 62 images counts a little more than each of the
-# 63. The weights sum to 0.5792 instead of 0.5291, the sum of one process. That model is about as
+# No: the weights sum to 0.5792 instead of 0.5291, the sum of one process. Each mean counts for one
+# half, so each of the 62 images counts a little more than each of the 63. That model is about as
 # good, but it's another one, and the more the shares differ, the larger the error. So each rank
 # multiplies its mean by its share of the batch, and by n, because the sum is divided by n at the
 # end. Then two ranks train the model of one process.
