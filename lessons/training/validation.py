@@ -87,9 +87,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### A sampler that pads
 #
-# Sums can't repair the images that a `DistributedSampler` repeats, and for a metric such as a median
-# they don't exist at all. For both, gather the predictions, put them in the order of the images,
-# and cut off the rest.
+# Sums can't repair the images that a `DistributedSampler` repeats, and for a metric such as a
+# median they don't exist at all. For both, gather the predictions, put them in the order of the
+# images, and cut off the rest.
 
 # %% [markdown]
 # **Predict first.** The sampler repeats the first image. Is the accuracy then too high or too low,
