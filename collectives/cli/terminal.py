@@ -32,8 +32,13 @@ def make_help_readable(commands: Iterable[typer.core.TyperCommand]) -> None:
         if name.startswith("STYLE_") and isinstance(style, str):
             words = dict.fromkeys(colours.get(word, word) for word in style.split())
             setattr(rich_utils, name, " ".join(words))
+    _join_lines(commands)
+
+
+def _join_lines(commands: Iterable[typer.core.TyperCommand]) -> None:
     for command in commands:
         command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", command.help or "")
+        _join_lines(getattr(command, "commands", {}).values())  # those of a group
 
 
 def failed(command: str, error: Exception) -> int:

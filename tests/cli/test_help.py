@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from collectives.cli import app
 from collectives.pictures.colours import contrast
 
-COMMANDS = ["", *get_command(app).commands]
+COMMANDS = ["", *get_command(app).commands, "bench bus", "practice try"]
 
 
 def help_of(command: str, columns: int, colours: bool, monkeypatch) -> str:

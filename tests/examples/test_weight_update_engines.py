@@ -107,6 +107,12 @@ def test_the_picture_has_the_bytes_of_the_model_between_a_request_and_its_answer
         assert engine_faults.is_in_time(events)
 
 
+def test_a_machine_that_is_too_busy_for_a_picture_is_no_error(monkeypatch):
+    late = [{"lane": "broadcast", "began": 0, "ended": 1, "bytes": 1}]
+    monkeypatch.setattr(engine_faults, "calls", lambda protocol: late)
+    assert engine_faults.picture("sglang") is None
+
+
 @needs_a_lab
 @pytest.mark.slow
 def test_two_machines_and_the_bytes_between_them():

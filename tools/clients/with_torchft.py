@@ -47,7 +47,8 @@ def start(mode: str) -> int:
         subprocess.Popen(torchrun, env={**env, "REPLICA_GROUP_ID": f"group {number}"})
         for number in range(GROUPS)
     ]
-    return max(process.wait() for process in started)
+    statuses = [process.wait() for process in started]
+    return int(any(statuses))  # that of a killed process is negative
 
 
 if __name__ == "__main__":
