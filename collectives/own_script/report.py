@@ -1,7 +1,9 @@
 """What was seen of a training script, as text and as plain values."""
 
+import math
 import tomllib
 from collections import Counter
+from collections.abc import Iterable
 from itertools import chain
 
 from collectives.course import chapters
@@ -50,30 +52,37 @@ def cannot_run(seen: Seen) -> str:
 def samples(seen: Seen) -> list[dict]:
     """By pass over the data: how many samples each rank had, none had, or more than one.
 
-    Missing are those that one process had.
+    Missing are those that one process had; None if it had no such pass.
     """
     rows = []
     for which in ("training", "validation"):
         for number, passes in enumerate(side_by_side(seen.ranks, which)):
             if counts := all_samples(passes):
                 alone = getattr(seen.one, which)[number : number + 1]
-                missing = len(set(all_samples(alone)) - set(counts)) if alone else "?"
+                missing = len(set(all_samples(alone)) - set(counts)) if alone else None
                 row = {"pass": f"{which} {number}", "ranks": [len(it.samples()) for it in passes]}
                 rows.append(row | {"missing": missing, "twice": counts.total() - len(counts)})
     return rows
 
 
 def have_equal_weights(seen: Seen) -> bool | None:
-    """Whether all ranks have, as a pass begins, unless it is the first; None if that is all."""
+    """Whether all ranks have, as a pass begins, unless it is the first; None if none are seen."""
     lists = [[one.begin["weights"] for one in rank.passes[1:]] for rank in seen.ranks]
-    rows = [row for row in zip(*lists, strict=False) if row[0]]
-    return all(one == row[0] for row in rows for one in row) if rows else None
+    return _are_equal(row for row in zip(*lists, strict=False) if any(row))
 
 
-def have_equal_buffers(seen: Seen) -> bool:
+def have_equal_buffers(seen: Seen) -> bool | None:
     """Whether all ranks validate one model: the statistics of a batch norm may differ."""
     passes = side_by_side(seen.ranks, "validation")
-    return all(one.buffers == first.buffers for first, *others in passes for one in others)
+    rows = [[one.buffers for one in each] for each in passes]
+    return _are_equal(row for row in rows if None not in row and any(row))
+
+
+def _are_equal(rows: Iterable[Iterable]) -> bool | None:
+    """Whether all ranks have the same in each row; None if there is none."""
+    # As text, because NaN is not equal to itself.
+    equal = [len(set(map(str, row))) == 1 for row in rows]
+    return all(equal) if equal else None
 
 
 def difference(seen: Seen) -> str:
@@ -84,17 +93,22 @@ def difference(seen: Seen) -> str:
     if firsts is None:
         return "no, not all have loaded samples and trained with them"
     begins = [one.begin["weights"] for one in firsts[:2]]
-    furthest, count = 0.0, 0
+    apart: list[float] = []
+    count = 0
     for alone, *steps in zip(*(one.steps for one in firsts), strict=False):
         samples = sum((step["samples"] for step in steps), Counter[int]())
-        if not alone["weights"] or not samples or alone["samples"] != samples:
+        if not samples or alone["samples"] != samples:
             break
+        if not alone["weights"] or len(alone["weights"]) != len(steps[0]["weights"]):
+            return "no, not all weights can be seen, or a rank has others than one process"
         pairs = zip(alone["weights"], steps[0]["weights"], strict=True)
-        furthest, count = max(furthest, *(abs(a - b) for a, b in pairs)), count + 1
+        apart += [abs(a - b) for a, b in pairs]
+        count += 1
     if not count:
         return "no, a step has other samples on one rank"
-    if begins[0] != begins[1]:
+    if str(begins[0]) != str(begins[1]):
         return "no, they begin with other weights"
+    furthest = max(apart, key=lambda one: (math.isnan(one), one))  # NaN, if there is one
     return f"at most {furthest:.1e} apart after {counted(count, 'step')}"
 
 
@@ -118,30 +132,34 @@ def as_json(seen: Seen, findings: dict[str, Finding], status: int) -> dict:
 
 def write(seen: Seen, findings: dict[str, Finding]) -> str:
     wrong = [name for name, finding in findings.items() if finding.state == WRONG]
+    table = faults()
     lines = []
     for name in wrong:
         says = printable(findings[name].says).replace("\n", "\n  ")
-        lines += [f"wrong: {name}, {findings[name].at}", f"  {says}"]
-        lines += [f"  write: {faults()[name]['write']}"]
+        lines += [f"wrong: {name}, {findings[name].at or '?'}", f"  {says}"]
+        lines += [f"  write: {table[name]['write']}"]
     for name, finding in findings.items():
         if name not in wrong:
             lines += [f"{finding.state}: {name}{finding.says and ', because '}{finding.says}"]
-    columns = "samples", *(f"rank {rank}" for rank in range(len(seen.ranks))), "missing", "twice"
-    rows = [
-        columns,
+    rows: list[tuple] = [
+        ("samples", *(f"rank {rank}" for rank in range(len(seen.ranks))), "missing", "twice"),
         *((it["pass"], *it["ranks"], it["missing"], it["twice"]) for it in samples(seen)),
     ]
-    lines += ["", *("".join(f"{cell:<15}" for cell in row).rstrip() for row in rows), ""]
-    equal = {True: "equal on all ranks", False: "not equal on all ranks", None: "not compared"}
-    lines += [f"weights: {equal[have_equal_weights(seen)]}"]
-    if not have_equal_buffers(seen):
-        lines += [
-            "buffers: not equal on all ranks in the validation, as with a batch norm. So each"
-        ]
-        lines += ["  rank measures another model: broadcast model.module.buffers() before."]
+    lines += ["", *(_row(["?" if cell is None else cell for cell in row]) for row in rows), ""]
+    equal = {True: "equal on all ranks", False: "not equal on all ranks", None: "?"}
+    lines += [f"weights that can be seen: {equal[have_equal_weights(seen)]}"]
+    lines += [f"buffers in the validation: {equal[have_equal_buffers(seen)]}"]
+    if have_equal_buffers(seen) is False:
+        lines += ["  as with a batch norm. So each rank measures another model: broadcast"]
+        lines += ["  model.module.buffers() before."]
     lines += [f"steps, compared with those of one rank: {difference(seen)}"]
     if seen.verdict.kind is Ending.SLOW:
         lines += ["it was stopped by --timeout: with fewer steps, or samples, more is seen"]
     if names := libraries(seen):
         lines += [f"not looked at: what {', '.join(names)} does by itself"]
     return "\n".join([*lines, "", counted(len(wrong), "fault") + " found"])
+
+
+def _row(cells: list) -> str:
+    first, *others = cells
+    return f"{first:<15}{''.join(f'{one:<9}' for one in others)}".rstrip()

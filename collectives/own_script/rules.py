@@ -17,6 +17,9 @@ FINE, WRONG, UNSEEN = "fine", "wrong", "cannot be seen here"
 # Calls by which no rank learns anything of another.
 _NOTHING = {"init_process_group", "new_group", "new_subgroups", "barrier", "monitored_barrier"}
 
+# So many samples come in the order of their numbers by no chance.
+_NO_CHANCE = 8
+
 
 class Finding(NamedTuple):
     """`says`: what happened, or why it cannot be seen. `at`: the line of the script."""
@@ -55,22 +58,29 @@ def _guilty(seen: Seen, verdict: Verdict) -> str:
 
 def no_set_epoch(seen: Seen) -> Finding:
     """A sampler that nobody tells the epoch has the order of the first one in every epoch."""
-    training = [one for one in seen.ranks[0].training if one.samples("asked")]
-    if len(training) < 2:
+    loaders: dict[str, list[Pass]] = {}
+    for one in seen.ranks[0].training:
+        if one.samples("asked"):
+            loaders.setdefault(one.begin["loader"], []).append(one)
+    twice = [passes[:2] for passes in loaders.values() if len(passes) > 1]
+    if not twice:
         return Finding(UNSEEN, "it had no two epochs of a DataLoader whose samples have numbers")
-    first, second = (one.samples("asked") for one in training[:2])
-    same = min(len(first), len(second))
-    if first[:same] != second[:same] or same < 2:
-        return Finding(FINE)
-    if first == sorted(first):
-        return Finding(FINE, "the data are not shuffled")
-    says = f"both epochs have one order, which begins with samples {first[:3]}"
-    return Finding(WRONG, says, training[0].begin["made"])
+    for passes in twice:
+        first, second = (one.samples("asked") for one in passes)
+        same = min(len(first), len(second))
+        has_one_order = first[:same] == second[:same] and same > 1
+        if has_one_order and first == sorted(first):
+            return Finding(FINE, "the data are not shuffled")
+        # One line may make the loaders of several data.
+        if has_one_order and _have_same_content(*passes) is not False:
+            says = f"both epochs have one order, which begins with samples {first[:3]}"
+            return Finding(WRONG, says, passes[0].begin["made"])
+    return Finding(FINE)
 
 
 def no_sampler(seen: Seen) -> Finding:
     """Every rank trains on all of the data."""
-    if seen.is_sharded():
+    if seen.may_share_a_model():
         return Finding(UNSEEN, "ranks that share one model may compute one batch")
     firsts = next(side_by_side(seen.ranks, "training"), None)
     if firsts is None:
@@ -125,7 +135,8 @@ def shuffle_beside_sampler(seen: Seen) -> Finding:
             return Finding(WRONG, says, one.begin["made"])
     for alone, one in side_by_side([seen.one, seen.ranks[0]], "training"):
         asked, asked_alone = one.samples("asked"), alone.samples("asked")
-        if asked and asked == sorted(asked) and asked_alone != sorted(asked_alone):
+        is_long = len(asked) >= _NO_CHANCE
+        if is_long and asked == sorted(asked) and asked_alone != sorted(asked_alone):
             return Finding(WRONG, "one process shuffles, and several do not", one.begin["made"])
     return Finding(FINE)
 
@@ -182,8 +193,10 @@ def each_decides_to_resume(seen: Seen) -> Finding:
 
 def same_dropout_everywhere(seen: Seen) -> Finding:
     """One seed on every rank: all drop the same units, so that n samples share a mask."""
-    if seen.is_sharded():
+    if seen.may_share_a_model():
         return Finding(UNSEEN, "ranks that share one model may draw the same random numbers")
+    if not all(rank.computed() for rank in seen.ranks):
+        return Finding(UNSEEN, "no forward is seen, as under torch.compile")
     draws = [rank.draws() for rank in seen.ranks]
     if not all(draws):
         return Finding(FINE, "forward draws no random numbers")

@@ -64,17 +64,20 @@ def _started(
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Programs are copied, since they may look for files beside them; all else becomes links."""
-    count = 0
+    """Programs are copied, since they may look for files beside them; all else becomes links.
 
-    def left_out(folder: str, names: list[str]) -> list[str]:
-        nonlocal count
-        count += len(names)
+    So does a folder that is a link itself: it may hold all data, or a folder above it.
+    """
+    count = 0
+    for folder, folders, files in os.walk(source):
+        count += len(folders) + len(files)
         if count > _MOST_FILES:
             raise ValueError(f"{source} has more than {_MOST_FILES} files: go to your script's.")
-        return [name for name in names if name in _LEFT_OUT or name.startswith(".")]
-
-    def copy(file: str, to: str) -> None:
-        (shutil.copyfile if file.endswith(".py") else os.symlink)(file, to)
-
-    shutil.copytree(source, target, ignore=left_out, copy_function=copy)
+        folders[:] = [name for name in folders if name not in _LEFT_OUT and name[0] != "."]
+        here = target / Path(folder).relative_to(source)
+        here.mkdir(parents=True)
+        for path in (Path(folder, name) for name in [*folders, *files] if name[0] != "."):
+            if path.suffix == ".py" and path.is_file():
+                shutil.copyfile(path, here / path.name)
+            elif path.is_symlink() or path.is_file():
+                (here / path.name).symlink_to(path)

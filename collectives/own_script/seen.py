@@ -18,7 +18,7 @@ class Pass:
     `batches`: each with `used`, whether a backward came before the next one, and the `size` of what
     the model got. `steps`: each with `after`, how many backward passes this pass had had, and its
     `samples`, how often each counts. `results`: what collectives returned until the next pass.
-    `buffers`: some values of each, as it ends.
+    `buffers`: some values of each, as it ends; None if it was not seen to end.
     """
 
     begin: dict
@@ -26,7 +26,7 @@ class Pass:
     backwards: int = 0
     steps: list[dict] = field(default_factory=list)
     results: list[dict] = field(default_factory=list)
-    buffers: list[float] = field(default_factory=list)
+    buffers: list[float] | None = None
 
     def samples(self, which: str = "own") -> list[int]:
         """The samples by number. `own`: in the data themselves; `asked`: in a Subset of them."""
@@ -40,33 +40,39 @@ class Rank:
         # Without a last line that the end of the rank has cut off.
         text = file.read_text().rpartition("\n")[0] if file.exists() else ""
         self.notes = [json.loads(line) for line in text.splitlines()]
-        passes: dict[int, Pass] = {}
-        latest, samples = Pass({}), Counter[int]()
+        passes = {0: Pass({})}  # 0: what is in no pass
+        latest = trained = passes[0]
+        samples = Counter[int]()
         batch: dict = {"own": [], "used": False, "size": 0}
         for note in self.notes:
             match note["kind"]:
                 case "pass":
                     passes[note["number"]] = Pass(note)
                 case "batch":
-                    latest, batch = passes[note["number"]], note | {"used": False, "size": 0}
+                    latest = trained = passes[note["number"]]
+                    batch = note | {"used": False, "size": 0}
                     latest.batches.append(batch)
                 case "forward":
                     batch["size"] += note["size"] or len(batch["own"])
                 case "backward":
-                    latest.backwards += 1
+                    trained.backwards += 1
                     samples.update(batch["own"] if not batch["used"] else [])
                     batch["used"] = True
                 case "step":
-                    step = note | {"after": latest.backwards, "samples": samples}
-                    latest.steps.append(step)
+                    step = note | {"after": trained.backwards, "samples": samples}
+                    trained.steps.append(step)
                     samples = Counter()
                 case "end":
                     passes[note["number"]].buffers = note["buffers"]
+                    if not note["trains"]:  # what is trained from here on has other samples
+                        trained, batch = passes[0], {"own": [], "used": False, "size": 0}
                 case "result":
                     latest.results.append(note)
-        self.passes = [one for one in passes.values() if one.batches]
+        self.passes = [one for number, one in passes.items() if number and one.batches]
         self.training = [one for one in self.passes if one.backwards]
-        self.validation = [one for one in self.passes if not one.backwards]
+        # And what it has trained with may be read again, as for the statistics of a batch norm.
+        loaders = {one.begin["loader"] for one in self.training}
+        self.validation = [one for one in self.passes if one.begin["loader"] not in loaders]
 
     def all(self, kind: str) -> list[dict]:
         return [note for note in self.notes if note["kind"] == kind]
@@ -103,8 +109,14 @@ class Seen:
         return any(rank.all("result") for rank in self.ranks)
 
     def is_sharded(self) -> bool:
-        """Whether the ranks have parts of one model: then they may well compute the same batch."""
+        """Whether torch has divided one model among the ranks."""
         return any(rank.all("sharded") for rank in self.ranks)
+
+    def may_share_a_model(self) -> bool:
+        """Whether the ranks may have parts of one: then they may well compute the same batch."""
+        weights = [[one["weights"] for one in rank.all("step")[:1]] for rank in self.ranks]
+        is_copied = any(rank.all("ddp") or rank.all("data_parallel") for rank in self.ranks)
+        return self.is_sharded() or (not is_copied and any(one != weights[0] for one in weights))
 
     def short(self, text: str) -> str:
         """With files as the reader knows them."""

@@ -16,7 +16,7 @@ from collections import deque
 from functools import partial
 from pathlib import Path
 
-from ..recording.stack import caller
+from ..recording.stack import caller, way_here
 from ..semantics.on_import import OnImport
 
 NOTES = "COLLECTIVES_CHECK_TRAINING"  # the folder of the notes
@@ -45,27 +45,69 @@ def begin(recording) -> None:
 
 
 def _wrapped(real, watching):
-    """Calls `watching(real, *args)` in place of the function."""
+    """The function, and what `watching` does before and, behind its `yield`, after it.
+
+    What cannot be noted must not end the script.
+    """
 
     @functools.wraps(real)
     def wrapped(*args, **kwargs):
-        return watching(real, *args, **kwargs)
+        if not _can_note():
+            return real(*args, **kwargs)
+        watcher = None
+        with contextlib.suppress(Exception):
+            watcher = watching(*args, **kwargs)
+            next(watcher)
+        try:
+            result = real(*args, **kwargs)
+        except StopIteration as end:
+            with contextlib.suppress(Exception):
+                watcher.throw(end)
+            raise
+        with contextlib.suppress(Exception):
+            watcher.send(result)
+        return result
 
     return wrapped
 
 
+def _quietly(watching):
+    """A hook of torch that does so."""
+
+    def hook(*args):
+        if _can_note():
+            with contextlib.suppress(Exception):
+                watching(*args)
+
+    return hook
+
+
+def _can_note() -> bool:
+    """Not while torch.compile reads the script, nor while a graph of a GPU records what it does."""
+    import torch
+
+    if torch.compiler.is_compiling():
+        return False
+    return not (torch.backends.cuda.is_built() and torch.cuda.is_current_stream_capturing())
+
+
 class RankWatch:
-    """`trained`: the passes that had a backward, by number. `latest`: that of the latest batch.
-    `is_fresh`: the next module that is called is the model."""
+    """`loaders`: by pass, from 1, which DataLoader it is of. `trained`: the passes that had a
+    backward. `latest`: that of the latest batch. `is_fresh`: the next module that is called is the
+    model. `has_graph`: one was called in this pass with gradients. `stepping`: the optimizers that
+    are taking a step, as one may do inside another.
+    """
 
     tensors, spans, functional = True, False, True  # it is a Sink of the recorder
 
     def __init__(self, notes: Path, file):
         self.notes, self.file, self.pid, self.root = notes, file, os.getpid(), os.getcwd()
-        self.steps = self.passes = self.latest = 0
-        self.saved, self.is_fresh = False, True
+        self.steps = self.latest = 0
+        self.saved, self.is_fresh, self.has_graph = False, True, False
+        self.loaders = [""]
         self.trained: set[int] = set()
         self.optimizers: list = []
+        self.stepping: list = []
         self.names_in_ddp: list[set[str]] = []
         self.models: list = []  # that DDP wraps
 
@@ -73,12 +115,12 @@ class RankWatch:
         import torch.utils.data
 
         recording.recorder.set_sinks(*recording.recorder.sinks, self)
-        torch.nn.modules.module.register_module_forward_pre_hook(self.called)
+        torch.nn.modules.module.register_module_forward_pre_hook(_quietly(self.called))
+        torch.multiprocessing.spawn = torch.multiprocessing.start_processes = self.spawn
         watched = {
             "manual_seed": partial(self.noting, "seed"),
             "save": self.save,
             "load": self.load,
-            "multiprocessing.spawn": self.spawn,
             "utils.data.DataLoader.__init__": self.loader_made,
             "utils.data.DataLoader.__iter__": self.passing,
             "utils.data.dataloader._BaseDataLoaderIter._next_index": self.asked,
@@ -99,9 +141,9 @@ class RankWatch:
             self.file.write(json.dumps({"kind": kind, "at": self.place(), **fields}) + "\n")
             self.file.flush()
 
-    def noting(self, kind: str, real, *args, **kwargs):
+    def noting(self, kind: str, *_, **__):
         self.note(kind)
-        return real(*args, **kwargs)
+        yield
 
     def place(self) -> str:
         file, line, _ = caller()
@@ -116,31 +158,36 @@ class RankWatch:
     # Files.
 
     def opened(self, event: str, args: tuple) -> None:
-        """Before a file is opened to be written: a link to one of the reader's becomes a copy."""
+        """Before a file is opened to be written."""
         if event == "open" and isinstance(args[0], str) and args[2] & (os.O_WRONLY | os.O_RDWR):
             self.own(args[0])
 
     def own(self, path: str) -> None:
-        if os.path.islink(path):
-            data = Path(path).read_bytes()
-            os.unlink(path)
-            Path(path).write_bytes(data)
+        """A link in the rank's folder to a file of the reader's becomes a copy."""
+        if os.path.islink(path) and self.is_own(os.path.dirname(path)) and not self.is_own(path):
+            with contextlib.suppress(OSError):
+                data = Path(path).read_bytes()
+                os.unlink(path)
+                Path(path).write_bytes(data)
 
-    def save(self, real, obj, f, *args, **kwargs):
+    def is_own(self, path: str) -> bool:
+        return f"{os.path.realpath(path)}{os.sep}".startswith(self.root + os.sep)
+
+    def save(self, obj, f, *_, **__):
         if (file := self.file_of(f)) is not None:
             folder = os.path.realpath(os.path.dirname(file)) + os.sep
-            outside = not folder.startswith(str(self.notes.parent) + os.sep)
-            self.note("save", file=file, outside=outside, wrapped=self.has_names_in_ddp(obj))
-            if outside:
+            if outside := not folder.startswith(str(self.notes.parent) + os.sep):
+                self.note("save", file=file, outside=outside, wrapped=False)
                 self.stop()  # rather than write over a file of the reader's
             self.own(file)
             self.saved = True
-        return real(obj, f, *args, **kwargs)
+            self.note("save", file=file, outside=outside, wrapped=self.has_names_in_ddp(obj))
+        yield
 
-    def load(self, real, f, *args, **kwargs):
+    def load(self, f, *_, **__):
         if (file := self.file_of(f)) is not None:
-            self.note("load", file=file, is_readers=os.path.isabs(file) or os.path.islink(file))
-        return real(f, *args, **kwargs)
+            self.note("load", file=file, is_readers=not self.is_own(file))
+        yield
 
     def file_of(self, f) -> str | None:
         """Its path below the rank's folder; None of what is in memory."""
@@ -159,82 +206,87 @@ class RankWatch:
 
     # Data.
 
-    def loader_made(self, real, loader, *args, **kwargs):
-        loader.watched_at = self.place()
-        real(loader, *args, **kwargs)
+    def loader_made(self, loader, *_, **__):
+        # A function of the script may make several.
+        loader.watched_at, loader.watched_as = self.place(), f"{self.place()} {way_here()}"
+        yield
 
-    def passing(self, real, loader):
-        if self.saved and len(self.trained) > 1:
-            self.stop()
+    def passing(self, loader):
+        if self.saved and len(self.trained) > len({self.loaders[one] for one in self.trained}):
+            self.stop()  # it has trained with one of them twice
         if kept := getattr(loader, "_iterator", None):  # of persistent workers
             vars(kept).pop("watched_asked", None)
-        iterator = real(loader)
-        self.passes += 1
-        iterator.watched = self.passes
+        iterator = yield
         # The sampler itself, or that of a sampler of batches.
         samplers = loader.sampler, getattr(loader.batch_sampler, "sampler", None)
         distributed = [one for one in samplers if hasattr(one, "num_replicas")]
         self.note(
             "pass",
-            number=self.passes,
+            number=len(self.loaders),
             made=loader.watched_at,
+            loader=loader.watched_as,
             loads_ahead=type(loader).__module__ == "accelerate.data_loader",
             sampler_shuffles=any(getattr(one, "shuffle", False) for one in distributed),
             weights=self.weights(),
         )
-        return iterator
+        iterator.watched, self.has_graph = len(self.loaders), False
+        self.loaders.append(loader.watched_as)
 
-    def asked(self, real, iterator):
-        asked = real(iterator)
+    def asked(self, iterator):
+        asked = yield
         # Workers of a DataLoader load ahead of the batch that it gives.
         vars(iterator).setdefault("watched_asked", deque()).append(asked)
-        return asked
 
-    def loaded(self, real, iterator):
+    def loaded(self, iterator):
+        number = getattr(iterator, "watched", 0)  # 0: of another class, which begins by itself
         try:
-            batch = real(iterator)
+            batch = yield
         except StopIteration:
-            self.note("end", number=iterator.watched, buffers=self.buffers())
-            raise
-        with contextlib.suppress(Exception):  # what cannot be noted must not end the script
-            self.latest, self.is_fresh = iterator.watched, True
-            given, data = iterator.watched_asked.popleft(), iterator._dataset
-            numbers = given if isinstance(given, list) else []
-            asked = own = [int(one) for one in numbers if hasattr(one, "__index__")]
-            while own and hasattr(data, "indices") and hasattr(data, "dataset"):  # a Subset
-                data, own = data.dataset, [int(data.indices[one]) for one in own]
-            rows = _rows(batch, own, max(1, len(data) // _ROWS)) if own else []
-            self.note("batch", number=self.latest, asked=asked, own=own, rows=rows)
-        return batch
+            self.note("end", number=number, buffers=self.buffers(), trains=self.has_graph)
+            self.latest = number if self.has_graph else 0
+            return
+        self.latest, self.is_fresh = number, True
+        asked = vars(iterator).get("watched_asked")
+        given, data = asked.popleft() if asked else None, iterator._dataset
+        numbers = given if number and isinstance(given, list) else []
+        asked = own = [int(one) for one in numbers if hasattr(one, "__index__")]
+        while own and hasattr(data, "indices") and hasattr(data, "dataset"):  # a Subset
+            data, own = data.dataset, [int(data.indices[one]) for one in own]
+        rows = _rows(batch, own, max(1, len(data) // _ROWS)) if own else []
+        self.note("batch", number=number, asked=asked, own=own, rows=rows)
 
     # Steps.
 
     def called(self, model, args) -> None:
+        import torch
+
+        self.has_graph |= torch.is_grad_enabled()
         if self.is_fresh:
             self.is_fresh = False
-            with contextlib.suppress(Exception):
-                given = [one for one in args if getattr(one, "ndim", 0)]
-                size = len(given[0]) if given else 0
-                content = _content(given[0]) if given and self.steps < _STEPS else None
-                self.note("forward", size=size, content=content, state=_random_state())
+            given = [one for one in args if getattr(one, "ndim", 0)]
+            size = len(given[0]) if given else 0
+            content = _content(given[0]) if given and self.steps < _STEPS else None
+            self.note("forward", size=size, content=content, state=_random_state())
 
-    def backward(self, real, *args, **kwargs):
+    def backward(self, *_, **__):
         self.note("backward", state=_random_state())
         self.is_fresh = True
         self.trained.add(self.latest)
         for one in self.optimizers:
             one.watched = one.watched * _has_gradient(one) + 1
-        return real(*args, **kwargs)
+        yield
 
-    def optimizer_made(self, real, optimizer, *args, **kwargs):
-        real(optimizer, *args, **kwargs)
-        if any(map(_is_part, _weights(optimizer))):
-            self.note("sharded")
+    def optimizer_made(self, optimizer, *_, **__):
+        yield
         optimizer.watched = 0  # how many backward passes its gradients add up
-        optimizer.register_step_post_hook(self.stepped)
+        optimizer.register_step_pre_hook(_quietly(lambda one, *_: self.stepping.append(one)))
+        optimizer.register_step_post_hook(_quietly(self.stepped))
         self.optimizers.append(optimizer)
 
     def stepped(self, optimizer, *_) -> None:
+        del self.stepping[self.stepping.index(optimizer) :]
+        if self.stepping:  # it is a part of another, as in ZeroRedundancyOptimizer
+            return
         self.steps += 1
         weights = self.weights() if self.steps <= _STEPS else []
         of = self.optimizers.index(optimizer)
@@ -244,41 +296,44 @@ class RankWatch:
 
     def weights(self) -> list[float]:
         """Some of each parameter; nothing if a rank has only parts of them."""
-        weights = [one for optimizer in self.optimizers for one in _weights(optimizer)]
-        if any(map(_is_part, weights)):
+        every = [one for optimizer in self.optimizers for one in _weights(optimizer)]
+        if any(map(_is_part, every)):
+            self.note("sharded")
             return []
-        return [value for one in weights for value in one.detach().flatten()[:_SOME].tolist()]
+        return _some({id(one): one for one in every}.values())
 
     def buffers(self) -> list[float]:
         """Some of each buffer, as the statistics of a batch norm."""
-        buffers = [one for model in self.models for one in model.buffers()]
-        return [float(value) for one in buffers for value in one.flatten()[:_SOME].tolist()]
+        return _some(one for model in self.models for one in model.buffers())
 
     # What joins the ranks, and libraries that do so.
 
-    def spawn(self, real, fn, args=(), nprocs=1, *_, **__):
+    def spawn(self, fn, args=(), nprocs=1, join=True, *_, **__):
         """torchrun has started this rank already, so that it does what the spawned one would do."""
+        import torch
+
         self.note("spawn", ranks=nprocs)
         if nprocs == int(os.environ["WORLD_SIZE"]):
             # Else the script's own MASTER_PORT would be taken for that of torchrun's store.
             os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
             fn(int(os.environ["RANK"]), *args)
+        return None if join else torch.multiprocessing.ProcessContext([], [])
 
     def library(self, module) -> None:
         self.note("library", name=module.__name__)
 
-    def ddp_made(self, real, ddp, *args, **kwargs):
-        real(ddp, *args, **kwargs)
+    def ddp_made(self, ddp, *_, **__):
+        yield
         self.note("ddp", device=str(ddp.device))
         self.names_in_ddp.append({name for name, _ in ddp.named_parameters()})
         self.models.append(ddp)
 
-    def ddp_called(self, real, ddp, *args, **kwargs):
+    def ddp_called(self, ddp, *_, **__):
         import torch
 
         if not (ddp.training and torch.is_grad_enabled()):
             self.note("validates", buffers=bool(ddp.broadcast_buffers and ddp.modules_buffers))
-        return real(ddp, *args, **kwargs)
+        yield
 
     def enter(self, seq, torch_seq, of, call_args, given):
         return call_args.name
@@ -317,10 +372,20 @@ def _rows(batch, samples: list[int], every: int) -> list[tuple[int, list[int]]]:
 
 
 def _content(tensor) -> int:
+    """A number for it; 0 for one that is no plain block of memory."""
     import torch
 
-    flat = tensor.detach().cpu().contiguous().view(-1)
-    return zlib.crc32(flat.view(torch.uint8).numpy().tobytes())
+    with contextlib.suppress(Exception):
+        flat = tensor.detach().cpu().contiguous().view(-1)
+        return zlib.crc32(flat.view(torch.uint8).numpy().tobytes())
+    return 0
+
+
+def _some(tensors) -> list[float]:
+    """The first numbers of each; nothing if one has none, as it is lazy, sparse or complex."""
+    with contextlib.suppress(Exception):
+        return [float(one) for each in tensors for one in each.detach().flatten()[:_SOME].tolist()]
+    return []
 
 
 def _weights(optimizer) -> list:
@@ -335,4 +400,5 @@ def _is_part(weight) -> bool:
 def _has_gradient(optimizer) -> bool:
     gradients = [one.grad for one in _weights(optimizer) if one.grad is not None]
     # subtle: of a distributed tensor the own part, because any() would be a collective.
-    return any(bool(getattr(one, "to_local", lambda one=one: one)().any()) for one in gradients)
+    parts = [getattr(one, "to_local", lambda one=one: one)() for one in gradients]
+    return any(bool(one._nnz() if one.is_sparse else one.any()) for one in parts)

@@ -1,6 +1,7 @@
 """The rules of `collectives check-training`, on notes made by hand: faults, and what looks alike."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,8 @@ def note(kind, **fields):
 
 def begin(number, **facts):
     facts = {"loads_ahead": False, "sampler_shuffles": False, "weights": [0.0]} | facts
-    return note("pass", number=number, made=LINE, **facts)
+    loader = {"made": LINE, "loader": LINE}
+    return note("pass", number=number, **loader | facts)
 
 
 def one_pass(number, samples, steps=(), *, held=0, rows=(), **facts):
@@ -110,6 +112,49 @@ def test_an_epoch_in_the_order_of_the_data_needs_no_set_epoch(judged):
         assert judged(both, both)["no_set_epoch"].state == state
 
 
+def test_two_loaders_of_one_order_are_no_two_epochs(judged):
+    order = [2, 0, 3, 1]
+    both = [*one_pass(1, [order], (1,)), *one_pass(2, [order], (1,), loader="other")]
+    assert judged(both, both)["no_set_epoch"].state == rules.UNSEEN
+    # One line of the script may make both.
+    order = [*range(8, 16), *range(8)]
+    contents = [[(one, [one + other]) for one in order] for other in (0, 16)]
+    both = [part for i, rows in enumerate(contents, 1) for part in
+            one_pass(i, [order], (1,), rows=rows)]  # fmt: skip
+    assert judged(both, both)["no_set_epoch"].state == rules.FINE
+
+
+def test_a_loader_of_the_training_that_is_read_again_is_no_validation(judged):
+    again = one_pass(2, [[1, 0]], sampler_shuffles=True)
+    both = [*one_pass(1, [[0, 1]], (1,), sampler_shuffles=True), *again]
+    assert judged(both, both)["shuffle_beside_sampler"].state == rules.FINE
+
+
+def test_a_few_samples_may_come_in_order_by_chance(judged):
+    ordered, other = list(one_pass(1, [[0, 1]], (1,))), list(one_pass(1, [[1, 0]], (1,)))
+    assert judged(ordered, ordered, one=other)["shuffle_beside_sampler"].state == rules.FINE
+
+
+def test_what_is_trained_after_a_validation_is_not_trained_with_its_samples(judged):
+    validation = [*one_pass(1, [[0, 1], [2, 3]]), note("end", number=1, buffers=[], trains=False)]
+    both = [*validation, note("backward", state=0), note("step", of=0, held=1, weights=[])]
+    assert judged(both, both)["no_sampler"].state == rules.UNSEEN
+
+
+def test_ranks_with_parts_of_one_model_may_compute_one_batch(judged):
+    def parts(value):
+        for one in one_pass(1, [list(range(8))], (1,), rows=[(i, [i]) for i in range(8)]):
+            yield one | {"weights": [value]} if one["kind"] == "step" else one
+
+    assert judged(parts(1), parts(2))["no_sampler"].state == rules.UNSEEN
+    assert judged(parts(1), parts(1))["no_sampler"].state == rules.WRONG
+
+
+def test_a_forward_that_is_not_seen_is_not_called_fine(judged):
+    notes = [one for one in one_pass(1, [[0], [1]], (1, 2)) if one["kind"] != "forward"]
+    assert judged(notes, notes)["same_dropout_everywhere"].state == rules.UNSEEN
+
+
 @pytest.mark.parametrize(
     ("name", "size", "state"),
     [("all_reduce", 2, rules.WRONG), ("all_gather", 10, rules.UNSEEN), ("barrier", 0, rules.FINE)],
@@ -171,7 +216,8 @@ def test_random_numbers_that_all_ranks_share_are_wrong_only_if_forward_draws_the
 def test_a_sampler_that_shuffles_belongs_to_the_training(judged):
     validation = list(one_pass(1, [[1, 0]], sampler_shuffles=True))
     assert judged(validation, validation)["shuffle_beside_sampler"].state == rules.WRONG
-    ordered, shuffled = list(one_pass(1, [[0, 1]], (1,))), list(one_pass(1, [[1, 0]], (1,)))
+    numbers = list(range(8))
+    ordered, shuffled = (list(one_pass(1, [one], (1,))) for one in (numbers, numbers[::-1]))
     found = judged(ordered, ordered, one=shuffled)["shuffle_beside_sampler"]
     assert found.says == "one process shuffles, and several do not"
 
@@ -180,13 +226,15 @@ def test_a_sampler_that_shuffles_belongs_to_the_training(judged):
 def test_ranks_that_validate_with_other_buffers_are_told_so(other, tmp_path):
     def validates(number, value):
         return rank(
-            tmp_path / f"{number}", *one_pass(1, [[0, 1]]), note("end", number=1, buffers=[value])
+            tmp_path / f"{number}",
+            *one_pass(1, [[0, 1]]),
+            note("end", number=1, buffers=[value], trains=False),
         )
 
     many = [validates(0, 1.0), validates(1, other)]
     seen = Seen(many[0], many, [], Verdict(Ending.OK, ""), tmp_path)
     assert report.have_equal_buffers(seen) == (other == 1.0)
-    assert ("buffers: not equal" in report.write(seen, {})) == (other != 1.0)
+    assert ("validation: not equal" in report.write(seen, {})) == (other != 1.0)
 
 
 def test_samples_that_no_rank_had_or_two_are_counted(tmp_path):
@@ -198,22 +246,58 @@ def test_samples_that_no_rank_had_or_two_are_counted(tmp_path):
     assert rows == [{"pass": "validation 0", "ranks": [4, 4], "missing": 2, "twice": 1}]
 
 
+def test_what_one_process_did_not_do_is_missing_in_the_report(tmp_path):
+    many = [rank(tmp_path / f"{i}", one_pass(1, [[i]])) for i in range(2)]
+    seen = Seen(rank(tmp_path / "one"), many, [], Verdict(Ending.OK, ""), tmp_path)
+    found = report.as_json(seen, {}, 0)
+    assert (found["samples"][0]["missing"], found["equal_weights"]) == (None, None)
+    assert found["equal_buffers"] is None
+    text = report.write(seen, {})
+    assert "validation 0   1        1        ?        0\n" in text
+    assert "weights that can be seen: ?\n" in text
+
+
+def test_a_report_reads_the_table_of_faults_once(tmp_path, monkeypatch):
+    table, read = report.faults(), []
+    monkeypatch.setattr(report, "faults", lambda: read.append(True) or table)
+    seen = Seen(
+        rank(tmp_path / "one"), [rank(tmp_path / "0")], [], Verdict(Ending.OK, ""), tmp_path
+    )
+    report.write(seen, dict.fromkeys(table, rules.Finding(rules.WRONG, "this")))
+    assert len(read) == 1
+
+
 @pytest.mark.parametrize(
-    ("parts", "says"),
+    ("parts", "weights", "says"),
     [
-        (([1, 0], [3, 2]), "at most 5.0e-01 apart after 1 step"),
-        (([1, 0], [3, 4]), "no, a step has other samples on one rank"),
+        (([1, 0], [3, 2]), [1.5], "at most 5.0e-01 apart after 1 step"),
+        (([1, 0], [3, 4]), [1.5], "no, a step has other samples on one rank"),
+        (([1, 0], [3, 2]), [], "no, not all weights can be seen, or a rank has others than one"),
+        (([1, 0], [3, 2]), [1.5, 2], "no, not all weights can be seen, or a rank has others than"),
+        (([1, 0], [3, 2]), [math.nan], "at most nan apart after 1 step"),
     ],
-    ids=["the same samples", "others"],
+    ids=["the same samples", "others", "no weights", "more weights", "NaN"],
 )
-def test_steps_of_the_same_samples_are_compared(parts, says, tmp_path):
-    def training(name, samples, value):
+def test_steps_of_the_same_samples_are_compared(parts, weights, says, tmp_path):
+    def training(name, samples, weights):
         notes = one_pass(1, [samples], (1,))
         return rank(
             tmp_path / name,
-            [one | {"weights": [value]} if one["kind"] == "step" else one for one in notes],
+            [one | {"weights": weights} if one["kind"] == "step" else one for one in notes],
         )
 
-    ranks = [training(f"{i}", part, 1.5) for i, part in enumerate(parts)]
-    seen = Seen(training("one", [0, 1, 2, 3], 1.0), ranks, [], Verdict(Ending.OK, ""), tmp_path)
-    assert report.difference(seen) == says
+    ranks = [training(f"{i}", part, weights) for i, part in enumerate(parts)]
+    one = training("one", [0, 1, 2, 3], [1.0])
+    seen = Seen(one, ranks, [], Verdict(Ending.OK, ""), tmp_path)
+    assert report.difference(seen).startswith(says)
+
+
+@pytest.mark.parametrize(("other", "equal"), [(math.nan, True), (1.0, False)])
+def test_weights_of_the_ranks_are_compared_as_a_pass_begins(other, equal, tmp_path):
+    def begins(number, value):
+        passes = (one_pass(i, [[0]], (1,), weights=[value]) for i in (1, 2))
+        return rank(tmp_path / f"{number}", *passes)
+
+    many = [begins(0, math.nan), begins(1, other)]
+    seen = Seen(many[0], many, [], Verdict(Ending.OK, ""), tmp_path)
+    assert report.have_equal_weights(seen) is equal

@@ -8,7 +8,6 @@ import torch
 from processes import children, finished, free_port
 from repository import ROOT
 
-from collectives.own_script.watch import RankWatch
 from tools import script_page
 
 CURED = (ROOT / "examples" / "blog" / "cured.py").read_text(encoding="utf-8")
@@ -86,19 +85,6 @@ def test_the_cured_script_is_fine_and_nothing_is_left_of_it(tmp_path):
 def test_cured_has_at_most_90_lines_and_those_that_the_page_keeps():
     assert len(CURED.splitlines()) <= 90
     assert [one["line"] for one in script_page.KEPT if one["line"] not in CURED] == []
-
-
-def test_a_link_to_a_file_of_the_reader_becomes_a_copy_before_it_is_written(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "log").write_text("mine")
-    (tmp_path / "scratch").symlink_to("log")
-    with open(tmp_path / "0.jsonl", "x") as file:
-        watch = RankWatch(tmp_path, file)
-        watch.opened("open", ("scratch", "r", 0))
-        assert (tmp_path / "scratch").is_symlink()
-        watch.opened("open", ("scratch", "a", 1))
-    assert not (tmp_path / "scratch").is_symlink()
-    assert (tmp_path / "scratch").read_text() == (tmp_path / "log").read_text() == "mine"
 
 
 @pytest.mark.slow
