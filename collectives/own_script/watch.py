@@ -108,7 +108,6 @@ class RankWatch:
         self.trained: set[int] = set()
         self.optimizers: list = []
         self.stepping: list = []
-        self.names_in_ddp: list[set[str]] = []
         self.models: list = []  # that DDP wraps
 
     def begin(self, recording, _) -> None:
@@ -201,7 +200,8 @@ class RankWatch:
         if not isinstance(obj, dict):
             return False
         if all(isinstance(key, str) and key.startswith("module.") for key in obj):
-            return any(names <= obj.keys() for names in self.names_in_ddp)
+            names = ({name for name, _ in one.named_parameters()} for one in self.models)
+            return any(one <= obj.keys() for one in names)
         return any(map(self.has_names_in_ddp, obj.values()))
 
     # Data.
@@ -325,7 +325,6 @@ class RankWatch:
     def ddp_made(self, ddp, *_, **__):
         yield
         self.note("ddp", device=str(ddp.device))
-        self.names_in_ddp.append({name for name, _ in ddp.named_parameters()})
         self.models.append(ddp)
 
     def ddp_called(self, ddp, *_, **__):
