@@ -41,7 +41,7 @@ def cannot_run(seen: Seen) -> str:
         return f"it fails: {seen.short(seen.verdict.says)}"
     if not seen.communicates():
         return "it calls nothing of torch.distributed: begin with init_process_group"
-    if any(note["kind"] == "step" for note in notes):
+    if any(note["kind"] == "backward" for note in notes):
         return ""
     for note in notes:
         if note.get("is_readers"):
@@ -52,16 +52,19 @@ def cannot_run(seen: Seen) -> str:
 def samples(seen: Seen) -> list[dict]:
     """By pass over the data: how many samples each rank had, none had, or more than one.
 
-    Missing are those that one process had; None if it had no such pass.
+    Missing are those that one process had. None: it had no such pass, or each rank has data of its
+    own, whose samples have the numbers of others.
     """
     rows = []
     for which in ("training", "validation"):
         for number, passes in enumerate(side_by_side(seen.ranks, which)):
             if counts := all_samples(passes):
-                alone = getattr(seen.one, which)[number : number + 1]
+                is_known = rules.have_same_content(*passes[:2]) is not False
+                twice = counts.total() - len(counts) if is_known else None
+                alone = getattr(seen.one, which)[number : number + 1] if is_known else []
                 missing = len(set(all_samples(alone)) - set(counts)) if alone else None
                 row = {"pass": f"{which} {number}", "ranks": [len(it.samples()) for it in passes]}
-                rows.append(row | {"missing": missing, "twice": counts.total() - len(counts)})
+                rows.append(row | {"missing": missing, "twice": twice})
     return rows
 
 

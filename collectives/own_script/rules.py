@@ -63,6 +63,8 @@ def no_set_epoch(seen: Seen) -> Finding:
         if one.samples("asked"):
             loaders.setdefault(one.begin["loader"], []).append(one)
     twice = [passes[:2] for passes in loaders.values() if len(passes) > 1]
+    # One line may make the loaders of several data.
+    twice = [passes for passes in twice if have_same_content(*passes) is not False]
     if not twice:
         return Finding(UNSEEN, "it had no two epochs of a DataLoader whose samples have numbers")
     for passes in twice:
@@ -71,8 +73,7 @@ def no_set_epoch(seen: Seen) -> Finding:
         has_one_order = first[:same] == second[:same] and same > 1
         if has_one_order and first == sorted(first):
             return Finding(FINE, "the data are not shuffled")
-        # One line may make the loaders of several data.
-        if has_one_order and _have_same_content(*passes) is not False:
+        if has_one_order:
             says = f"both epochs have one order, which begins with samples {first[:3]}"
             return Finding(WRONG, says, passes[0].begin["made"])
     return Finding(FINE)
@@ -95,7 +96,7 @@ def no_sampler(seen: Seen) -> Finding:
     common = set(parts[0]) & set(parts[1])
     if len(common) < len(parts[0]) / 2:
         return Finding(FINE)
-    match _have_same_content(*firsts[:2]):
+    match have_same_content(*firsts[:2]):
         case None:
             return Finding(UNSEEN, "samples with equal numbers cannot be compared")
         case False:
@@ -114,7 +115,7 @@ def _no_sampler_in_a_loop(seen: Seen) -> Finding:
     return Finding(WRONG, "the model gets the same batches on all ranks", same[0][1])
 
 
-def _have_same_content(*passes: Pass) -> bool | None:
+def have_same_content(*passes: Pass) -> bool | None:
     """Whether samples with one number are the same, at least in a part that varies."""
     one, other = (dict(row for it in each.batches for row in it["rows"]) for each in passes)
     pairs = [zip(one[sample], other[sample], strict=True) for sample in one.keys() & other.keys()]

@@ -214,7 +214,7 @@ class RankWatch:
     def passing(self, loader):
         if self.saved and len(self.trained) > len({self.loaders[one] for one in self.trained}):
             self.stop()  # it has trained with one of them twice
-        if kept := getattr(loader, "_iterator", None):  # of persistent workers
+        if (kept := getattr(loader, "_iterator", None)) is not None:  # of persistent workers
             vars(kept).pop("watched_asked", None)
         iterator = yield
         # The sampler itself, or that of a sampler of batches.

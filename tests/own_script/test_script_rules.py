@@ -121,7 +121,7 @@ def test_two_loaders_of_one_order_are_no_two_epochs(judged):
     contents = [[(one, [one + other]) for one in order] for other in (0, 16)]
     both = [part for i, rows in enumerate(contents, 1) for part in
             one_pass(i, [order], (1,), rows=rows)]  # fmt: skip
-    assert judged(both, both)["no_set_epoch"].state == rules.FINE
+    assert judged(both, both)["no_set_epoch"].state == rules.UNSEEN
 
 
 def test_a_loader_of_the_training_that_is_read_again_is_no_validation(judged):
@@ -255,6 +255,24 @@ def test_what_one_process_did_not_do_is_missing_in_the_report(tmp_path):
     text = report.write(seen, {})
     assert "validation 0   1        1        ?        0\n" in text
     assert "weights that can be seen: ?\n" in text
+
+
+def test_samples_with_the_numbers_of_others_are_not_compared(tmp_path):
+    batch = list(range(8))
+    many = [
+        rank(tmp_path / f"{i}", one_pass(1, [batch], rows=[(one, [one + 8 * i]) for one in batch]))
+        for i in range(2)
+    ]
+    (row,) = report.samples(Seen(many[0], many, [], Verdict(Ending.OK, ""), tmp_path))
+    assert (row["ranks"], row["missing"], row["twice"]) == ([8, 8], None, None)
+
+
+def test_a_training_whose_steps_are_not_seen_runs_here(tmp_path):
+    """As that of an optimizer that torch.compile has compiled."""
+    init = note("result", name="init_process_group", size=0)
+    many = [rank(tmp_path / f"{i}", init, note("backward", state=0)) for i in range(2)]
+    seen = Seen(many[0], many, [], Verdict(Ending.OK, ""), tmp_path)
+    assert report.cannot_run(seen) == ""
 
 
 def test_a_report_reads_the_table_of_faults_once(tmp_path, monkeypatch):

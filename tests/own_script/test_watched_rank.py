@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from collectives.own_script import run, watch
 
@@ -130,6 +130,19 @@ def test_a_step_inside_another_is_a_part_of_it(watched):
     watched.stepped(inner)
     watched.stepped(outer)
     assert [note["of"] for note in notes(watched, "step")] == [0]
+
+
+def test_workers_that_persist_begin_another_pass_of_data_without_a_length(watched):
+    class Numbers(IterableDataset):
+        def __iter__(self):
+            return iter([0, 1])
+
+    loader = DataLoader(Numbers())
+    loader.watched_at = loader.watched_as = "train.py:1"
+    loader._iterator = iter(loader)  # as persistent workers keep it
+    iterate = watch._wrapped(DataLoader.__iter__, watched.passing)
+    assert iterate(loader).watched == 1
+    assert len(notes(watched, "pass")) == 1
 
 
 @pytest.mark.parametrize("trained", ["a b", "a a"])
