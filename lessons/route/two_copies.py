@@ -77,8 +77,8 @@ from started import started
 # group.
 
 # %% [markdown]
-# **Predict first.** The three starts train five models: two with the seeds 0 and 1, two with the
-# seed 0, and the one process has the seed 0, too. How many of the five are different in the end?
+# **Predict first.** The three starts make five trainings: two with the seeds 0 and 1, two with the
+# seed 0, and that of the one process, whose seed is 0, too. How many different models do they give?
 
 
 # %%

@@ -26,8 +26,7 @@ from torch.nn.functional import cross_entropy
 # ## The idea
 #
 # The data are 1,797 images of handwritten digits, 8 by 8 pixels each. The network has 64 inputs, 32
-# hidden units and 10 outputs, one for each digit. Each step of the training takes a batch of 64
-# images, computes the gradient of their mean loss, and changes the parameters a little.
+# hidden units and 10 outputs, one for each digit. A batch has 64 images.
 #
 # Nothing is distributed yet: each rank trains alone, on all images. We use float64, because the
 # later lessons add up the same numbers in another order and must still get the same network.
