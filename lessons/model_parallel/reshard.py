@@ -93,7 +93,7 @@ def held_rows(whole, f):
     return sum(8 * f * -(-len(one) // f) * one[0].numel() for one in whole.values())
 
 
-@needs(ranks=2)
+@needs(ranks=3)  # one trainer has the whole model
 def gathered_whole(rank, world_size, device):
     trainers, engines = roles()
     last, slices = world_size - 1, {}
@@ -109,7 +109,7 @@ def gathered_whole(rank, world_size, device):
     check_slices(slices, whole, group, "gathered first")
 
     each, f = len(whole), len(trainers)
-    gathers = [each, held_rows(whole, f)] if rank in trainers and f > 1 else [0, 0]
+    gathers = [each, held_rows(whole, f)] if rank in trainers else [0, 0]
     broadcasts = [each, 8 * PARAMETERS] if rank in (0, last) else [0, 0]
     check(list(counts["_c10d_functional.all_gather_single"]), gathers, "gathered")
     check(list(counts["c10d.broadcast"]), broadcasts, "broadcast")
