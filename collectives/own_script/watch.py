@@ -88,7 +88,8 @@ def _can_note() -> bool:
 
     if torch.compiler.is_compiling():
         return False
-    return not (torch.backends.cuda.is_built() and torch.cuda.is_current_stream_capturing())
+    # subtle: where there is no driver, the second question would be an error.
+    return not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
 class RankWatch:

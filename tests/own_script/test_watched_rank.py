@@ -84,6 +84,19 @@ def test_what_cannot_be_noted_does_not_end_the_script():
             watch._wrapped(next, watching)(iter([]))
 
 
+def test_only_a_gpu_that_is_in_use_is_asked_whether_it_records(monkeypatch):
+    def no_driver():
+        raise RuntimeError
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", no_driver)
+    assert watch._can_note()
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert not watch._can_note()
+
+
 def test_an_iterator_that_begins_by_itself_goes_to_its_end(watched):
     iterator = iter(DataLoader(TensorDataset(torch.arange(2.0))))
     loaded = watch._wrapped(type(iterator).__next__, watched.loaded)
