@@ -130,9 +130,32 @@ def _causes(group: list[Answer], asked: list[Answer]) -> list[Cause]:
     by_op: dict[Any, list[Answer]] = {}
     for answer in group:
         by_op.setdefault(traits_of(answer.question)["op"], []).append(answer)
-    if len(by_op) == 1 or not any(_explains(cause, answer) for answer in right):
+    if len(by_op) == 1 or not _covers(cause, right):
         return [cause]
-    return [_cause(some, asked) for some in by_op.values()]
+    return _joined([_cause(some, asked) for some in by_op.values()], asked)
+
+
+def _joined(causes: list[Cause], asked: list[Answer]) -> list[Cause]:
+    """One cause for several of the same calls, where nothing that is right lies between them."""
+    right = [answer for answer in asked if answer.state == "works"]
+    found: list[Cause] = []
+    for cause in causes:
+        for at, known in enumerate(found):
+            both = _cause(known.answers + cause.answers, asked)
+            if known.calls == cause.calls and not _covers(both, right):
+                found[at] = both
+                break
+        else:
+            found.append(cause)
+    return found
+
+
+def _covers(cause: Cause, right: list[Answer]) -> bool:
+    """Whether one of these right answers would be wrong by this cause."""
+    ranks = cause.conditions.get("ranks")
+    return any(
+        _explains(cause, answer) for answer in right if not ranks or answer.question.ranks in ranks
+    )
 
 
 def _cause(group: list[Answer], asked: list[Answer]) -> Cause:

@@ -136,6 +136,24 @@ class Copies_an_input_once(OnGloo):
         return self._gloo.allgather(outputs, [copy], options)
 
 
+class Keeps_inputs(OnGloo):
+    def allreduce(self, tensors, options):
+        self._kept = [*getattr(self, "_kept", []), tensors[0].clone()]
+        return self._gloo.allreduce(tensors, options)
+
+
+class Leaves_a_tail(OnGloo):
+    def _reduce_scatter(self, output, own, options):
+        def leave():
+            mine = own.view(self.size(), -1)[self.rank()]
+            at = len(output) // 4 * 4
+            output[at:] = mine[at:]
+
+        return After(self._gloo._reduce_scatter_base(output, own, options), leave)
+
+    reduce_scatter_single = _reduce_scatter_base = _reduce_scatter
+
+
 class Compares_bytes_with_a_sign(OnGloo):
     def allreduce(self, tensors, options):
         (tensor,) = tensors
@@ -147,7 +165,8 @@ class Compares_bytes_with_a_sign(OnGloo):
 FAULTY = (
     *(Faultless, Says_0_of_1, Loses_past_65536, Int64_in_float32, Swallows, Ends_early),
     *(Shares_a_buffer, Keeps_descriptors, Ignores_the_limit, Never_leaves, Waits_for_messages),
-    *(Root_in_the_world, Copies_an_input_once, Compares_bytes_with_a_sign),
+    *(Root_in_the_world, Copies_an_input_once, Keeps_inputs, Leaves_a_tail),
+    Compares_bytes_with_a_sign,
 )
 for group in FAULTY:
     if group.__name__.lower() not in dist.Backend.backend_list:
