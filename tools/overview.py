@@ -6,8 +6,8 @@ from itertools import groupby
 from collectives.pictures.colours import DARK, colour_of
 from collectives.pictures.data_panels import CallPanel
 from collectives.pictures.origin import Row
-from collectives.pictures.page import LINE, MARGIN, SMALL, WIDEST, Canvas, default_style
-from collectives.pictures.picture import draw_cell, draw_legend, in_words
+from collectives.pictures.page import MARGIN, SMALL, WIDEST, Canvas, default_style, wrapped
+from collectives.pictures.picture import draw_cell, in_words, legend
 
 _COLUMNS, _CELL, _ROW, _PIECE = 3, 0.24, 0.27, 0.05
 _CHIP, _BEFORE, _ARROW = 0.2, 0.3, 0.5  # widths: of the rank's chip, with its gap, of the arrow
@@ -29,8 +29,8 @@ def draw(calls: Sequence[CallPanel]) -> Canvas:
     left = min(lefts[len(calls) % _COLUMNS], WIDEST - MARGIN - _LEGEND)
     top = MARGIN + height * (rows - 1) + 0.25
     ranks = f"0 to {len(calls[0].origins.before) - 1}: the ranks"
-    canvas.lines(left, top, [ranks, "Left: before the call. Right: after it."])
-    draw_legend(canvas, calls, left, top + 2 * LINE, _LEGEND)
+    text = " ".join([f"{ranks}. Left: before the call. Right: after it.", *legend(calls)])
+    canvas.lines(left, top, wrapped(text, _LEGEND))
     return canvas.end(MARGIN + height * rows, " ".join(map(in_words, calls)))
 
 

@@ -23,6 +23,7 @@ from collectives.course.console import print_text
 from collectives.course.results import StepReport
 from collectives.course.show import WIDTH, drawable, figures
 from collectives.pictures import illustration, text
+from collectives.pictures.page import take_caption
 from collectives.words import printable
 
 if TYPE_CHECKING:
@@ -58,8 +59,11 @@ def show(report: StepReport, folded: bool) -> None:
         return
     print_text(report.text, end="")
     for figure, plain in zip(drawn, words, strict=True):
+        caption = take_caption(figure)
         alt = {"image/png": {"alt": figure.get_label()}}  # an SVG has its own
         display(_forms(figure) | {"text/plain": plain}, raw=True, metadata=alt)
+        html = {"text/html": _paragraph(*caption), "text/plain": ". ".join(filter(None, caption))}
+        display(html, raw=True)
 
 
 def _drawn(report: StepReport) -> list[Figure]:
@@ -75,7 +79,7 @@ def _drawn(report: StepReport) -> list[Figure]:
 def _fold(printed: str, drawn: list[Figure], words: list[str]) -> dict[str, str]:
     # The font is named because nbconvert's page sets another one.
     shown = f'<pre style="font-family: monospace">{escape(printed)}</pre>'
-    images = map(_image, drawn)
+    images = [part for figure in drawn for part in _captioned(figure)]
     page = "\n".join(["<details><summary>Output</summary>", shown, *images, "</details>"])
     return {"text/html": page, "text/plain": "\n".join([printed, *words])}
 
@@ -94,6 +98,16 @@ def _forms(figure: Figure) -> dict[str, str]:
     # A notebook keeps each line of a text as a string of its own, so one line is smaller.
     svg = picture.svg(figure).decode().replace("\n", " ")
     return {"image/svg+xml": svg, "image/png": png}
+
+
+def _captioned(figure: Figure) -> tuple[str, str]:
+    caption = take_caption(figure)
+    return _image(figure), _paragraph(*caption)
+
+
+def _paragraph(title: str, below: str) -> str:
+    """The caption in letters of the page: those of a drawing shrink with it on a small screen."""
+    return f"<p><b>{escape(title)}.</b> {escape(below)}</p>".replace(" </p>", "</p>")
 
 
 def _image(figure: Figure) -> str:

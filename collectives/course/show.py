@@ -109,25 +109,34 @@ def _check_picture(path: Path) -> None:
         raise ValueError(str(error)) from None
 
 
-def drawable(report: StepReport) -> list[list]:
-    """What the ranks returned that draws itself: for each name, the values of all ranks."""
+def drawable(report: StepReport) -> dict[str, list]:
+    """What the ranks returned that draws itself: by name, the values of all ranks."""
     rows = [one if isinstance(one, dict) else {"": one} for one in report.results]
-    names = rows[0] if rows else ()
-    found = [[row.get(name) for row in rows] for name in names]
-    return [values for values in found if all(hasattr(value, "draw") for value in values)]
+    found = {name: [row.get(name) for row in rows] for name in (rows[0] if rows else ())}
+    return {
+        name: values
+        for name, values in found.items()
+        if all(hasattr(value, "draw") for value in values)
+    }
 
 
 def figures(report: StepReport) -> list[Figure]:
     """What was returned and draws itself, else what the ranks called."""
     if found := drawable(report):
-        return [values[0].draw(report.name, values) for values in found]
+        titles = {
+            name: getattr(values[0], "shows", report.name.replace("_", " "))
+            for name, values in found.items()
+        }
+        if len(found) > 1:
+            titles = {name: f"{title}: {name}" for name, title in titles.items()}
+        return [values[0].draw(titles[name], values) for name, values in found.items()]
     from collectives import pictures
 
     outcomes = enumerate(report.outcomes)
     died = {rank: str(outcome) for rank, outcome in outcomes if outcome.kind is Ending.DIED}
     rows = [one if isinstance(one, dict) else {} for one in report.results]
     roles = [row["role"] for row in rows if "role" in row]
-    return pictures.draw(report.calls or [], report.name, died=died, roles=roles)
+    return pictures.draw(report.calls or [], died=died, roles=roles)
 
 
 def _print_picture(report: StepReport) -> None:

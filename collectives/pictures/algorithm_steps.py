@@ -42,7 +42,7 @@ def draw(
     before = _traceable(held[0])
     traced = [trace(before, _traceable(now), op=op, in_place=True) for now in held]
     panels = [origins for origins in traced if origins]
-    words = f"{title}, step by step. {describe(held, messages)}"
+    words = f"{title}. {describe(held, messages)}"
     if panels:
         return _drawn(held, messages, panels, title, words)
     canvas = Canvas(title, 6.4)

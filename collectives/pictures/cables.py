@@ -57,6 +57,8 @@ class Cables:
     def __str__(self) -> str:
         return ", ".join(f"{panel.name}: {panel.size}" for panel in self.panels)
 
+    shows = "Who sends to whom through the cable between two machines"
+
     @default_style
     def draw(self, title: str, ranks: Sequence["Cables"]) -> Canvas:
         """An arrow has the gid <name of its panel>/r0-r1."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from collectives.pictures.colours import DARK, PAGE, PALETTE, edge
-from collectives.pictures.page import SMALL, default_style
+from collectives.pictures.page import BELOW, SMALL, default_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,6 +47,10 @@ class Times:
         changes = (f"from {size} bytes on {name}" for size, name in rest)
         return ", ".join([f"fastest is {first}", *changes])
 
+    @property
+    def shows(self) -> str:
+        return "How long each algorithm takes, by size" + f", {self.where}" * bool(self.where)
+
     @default_style
     def draw(self, title: str, ranks: Sequence[Times]) -> Figure:
         """Labelled is where the fastest curve changes.
@@ -60,12 +64,17 @@ class Times:
         figure = Figure(figsize=(8.8, 5.4), facecolor=PAGE, layout="constrained")
         axes = figure.add_subplot(facecolor=PAGE, xscale="log", yscale="log")
         for (name, curve), colour in zip(self.curves.items(), itertools.cycle(PALETTE)):
-            axes.plot(*np.transpose(curve), color=edge(colour), label=name, linewidth=1.8)
+            line: dict[str, Any] = {"color": edge(colour), "linewidth": 1.8}
+            if name == self.against:
+                line |= {"color": DARK, "linestyle": "--"}
+            axes.plot(*np.transpose(curve), label=name.replace("_", " "), **line)
         if self.against:
             self._label_ratios(axes, self.curves[self.against])
         else:
             self._label_changes(axes)
-        title = f"{title}, {self.where}" if self.where else title
+        if self.against:
+            text = f"At a dot: how many times faster than {self.against} the fastest one is."
+            figure.supxlabel(text, fontsize=SMALL, label=BELOW)
         axes.set(xlabel="size", ylabel="time", title=title)
         axes.xaxis.set_major_formatter(EngFormatter("B"))
         axes.yaxis.set_major_formatter(EngFormatter("s"))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from collectives.pictures.colours import PAGE, colour_of, edge
+from collectives.pictures.colours import DARK, PAGE, colour_of, edge
 from collectives.pictures.page import SMALL, VALUE, default_style
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class Curve:
     `values` has a list by name instead if several lines belong into one figure. `label` says what
     the numbers are, and `done` how many steps were made before the first of them. A step has
     `per_step` numbers. On a `log` scale nothing is printed but how many there are: a rounding error
-    differs from machine to machine.
+    differs from machine to machine. `marks` are words at a step, such as where a rank was killed.
 
     >>> print(Curve([2.0, 1.0, 0.5], "loss of rank 0"))
     2.0000 ... 0.5000
@@ -34,6 +34,7 @@ class Curve:
     log: bool = False
     done: int = 0
     per_step: int = 1
+    marks: dict[float, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         if isinstance(self.values, dict):
@@ -48,6 +49,10 @@ class Curve:
 
     def _by_name(self) -> dict[str, list[float]]:
         return self.values if isinstance(self.values, dict) else {self.label: self.values}
+
+    @property
+    def shows(self) -> str:
+        return f"The {self.label} after each step"
 
     @default_style
     def draw(self, title: str, ranks: Sequence[Curve]) -> Figure:
@@ -73,6 +78,11 @@ class Curve:
                 ends = f"{values[0]:.2g} to {values[-1]:.2g}"
                 count = len(values) // self.per_step
                 told.append(f"{label} goes from {ends} in {count} steps")
+        for step, words in self.marks.items():
+            axes.axvline(step, color=DARK, linewidth=0.9, linestyle=":")
+            look = {"va": "bottom", "ha": "right", "fontsize": SMALL, "rotation": 90}
+            axes.text(step, 0.02, f"{words} ", transform=axes.get_xaxis_transform(), **look)
+            told.append(f"at step {step:g}: {words}")
         if self.log:
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter("{x:.0e}")

@@ -40,7 +40,7 @@ def order_matters(calls: Sequence[Call]) -> bool:
 
 def draw(
     calls: Sequence[Call],
-    title: str,
+    title: str = "",
     *,
     died: Mapping[int, str] | None = None,
     roles: Sequence[str] = (),
@@ -48,7 +48,8 @@ def draw(
     """The figure of a run, for `picture.svg` and `picture.save`; none if there is nothing to see.
 
     `calls`: of all ranks, recorded with their tensors. `died`: how a rank died, by rank. `roles`:
-    what each rank is, to be written below its name where data is shown.
+    what each rank is, to be written below its name where data is shown. Without a `title` there are
+    words that say what the figure shows.
     """
     if died:  # which calls of the other ranks failed is luck, and so is how far they came
         calls = [
@@ -84,7 +85,7 @@ def _draw_calls(
         most = max(Counter(call.rank for call in calls).values())
         return timeline.draw(calls, title=title) if most <= timeline.MOST_STEPS else None
     if shown := data(calls):
-        return picture.draw(shown, roles)
+        return picture.draw(shown, roles, title=title)
     return timeline.draw(calls, title=title) if _goes_on(calls) else None
 
 

@@ -40,6 +40,10 @@ class MemoryBars:
     def _text(self, size: int) -> str:
         return f"{size / 1e9:,.0f} GB" if self._most > _MANY else f"{size / 1e3:,.0f} kB"
 
+    @property
+    def shows(self) -> str:
+        return f"What {self.whose} holds in memory"
+
     @default_style
     def draw(self, title: str, ranks: Sequence["MemoryBars"]) -> Canvas:
         """The bars of rank 0, all on one scale. A part has the gid <bar>/<kind>.

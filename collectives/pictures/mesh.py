@@ -11,10 +11,10 @@ from collectives.pictures.page import (
     Look,
     breadth,
     default_style,
-    wrapped,
 )
 from collectives.recording.call import WORLD, Call
 from collectives.semantics.calls import BY_NAME, GROUPS
+from collectives.words import counted
 
 _ACROSS, _DOWN = 1.15, 0.85
 _ROWS, _COLUMNS = edge(PALETTE[4]), edge(PALETTE[5])
@@ -67,6 +67,7 @@ def draw(calls: Sequence[Call], grid: tuple[Groups, Groups], title: str) -> Canv
     right, bottom = left + _ACROSS * len(columns), top + _DOWN * len(rows)
     beside = max(breadth(_calls_of(calls, row)) for row in rows)
     page = max(right + 0.1 + beside + MARGIN, 4.6)
+    title = title or f"{counted(len(rows) * len(columns), 'rank')} as a grid of groups"
     canvas, told = Canvas(title, page), []
     outline: Look = {"facecolor": "none", "linewidth": 1.6, "radius": 0.12, "zorder": 1}
     for number, row in enumerate(rows):
@@ -85,10 +86,7 @@ def draw(calls: Sequence[Call], grid: tuple[Groups, Groups], title: str) -> Canv
         text = _calls_of(calls, column)
         canvas.lines(x + _ACROSS / 2 - 0.18, bottom + 0.13, text.split(", "), ha="center")
         told.append(f"Column {', '.join(map(str, column))}: {text}.")
-    lines = wrapped(_LEGEND, page - 2 * MARGIN)
-    canvas.lines(MARGIN, bottom + 2.7 * LINE, lines)
-    height = bottom + 2.2 * LINE + LINE * len(lines) + MARGIN / 2
-    return canvas.end(height, f"{title}. {' '.join(told)}")
+    return canvas.end_with(_LEGEND, bottom + 1.7 * LINE, f"{title}. {' '.join(told)}")
 
 
 def _gid(group: tuple[int, ...]) -> str:

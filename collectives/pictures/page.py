@@ -33,6 +33,8 @@ MARGIN, LINE = 0.2, 0.21
 TOP = MARGIN + 0.35  # below the title
 CHIP = 0.66  # the width of the name of a rank
 
+BELOW = "below"  # marks the lines of the text below a drawing
+
 # The left and upper edge, the width and the height.
 Box = tuple[float, float, float, float]
 
@@ -51,10 +53,7 @@ P = ParamSpec("P")
 
 
 def default_style(draw: Callable[P, Canvas | Figure]) -> Callable[P, Figure]:
-    """Mark a function that draws: the reader's settings of matplotlib do not change its figure.
-
-    subtle: a layout that matplotlib computes is fixed: it would change each time that it is saved.
-    """
+    """Mark a function that draws: the reader's settings of matplotlib do not change its figure."""
 
     @functools.wraps(draw)
     def draw_in_style(*args: P.args, **kwargs: P.kwargs) -> Figure:
@@ -64,8 +63,7 @@ def default_style(draw: Callable[P, Canvas | Figure]) -> Callable[P, Figure]:
             found = draw(*args, **kwargs)
             figure = found.figure if isinstance(found, Canvas) else found
             if figure.get_layout_engine():
-                figure.draw_without_rendering()
-                figure.set_layout_engine("none")
+                _lay_out(figure)
         return figure
 
     return draw_in_style
@@ -97,7 +95,8 @@ class Canvas:
     def paragraph(self, text: str, y: float) -> float:
         """Write a text, as wide as the page, below this height; return where it ends."""
         lines = wrapped(text, self.width - 2 * MARGIN)
-        self.lines(MARGIN, y + LINE, lines)
+        for number, line in enumerate(lines, 1):
+            self.write(MARGIN, y + LINE * number, line, label=BELOW)
         return y + LINE * len(lines)
 
     def end_with(self, legend: str, y: float, words: str) -> Canvas:
@@ -181,6 +180,37 @@ class Canvas:
             patch = FancyArrowPatch(path=Path(points), **(plain | look))
         self.axes.add_patch(patch)
         return patch
+
+
+def take_caption(figure: Figure) -> tuple[str, str]:
+    """The title of a figure and the text below it, which are taken out of the drawing.
+
+    A page of HTML writes them in its own letters, which do not shrink with the drawing.
+    """
+    axes = figure.axes[0]
+    title = next((text for text in axes.texts if text.get_gid() == "title"), axes.title)
+    below = [text for text in (*axes.texts, *figure.texts) if text.get_label() == BELOW]
+    words = title.get_text(), " ".join(text.get_text() for text in below)
+    if title is axes.title:  # a plot
+        for text in (title, *below):
+            text.set_text("")
+        _lay_out(figure)
+        return words
+    top, (bottom, _) = TOP - MARGIN - 0.05, axes.get_ylim()
+    if below:
+        bottom = min(text.get_position()[1] for text in below) - LINE / 2 + MARGIN / 2
+    for text in (title, *below):
+        text.remove()
+    axes.set_ylim(bottom, top)
+    figure.set_figheight(bottom - top)
+    return words
+
+
+def _lay_out(figure: Figure) -> None:
+    """Fix the places that matplotlib computes: they would change each time that it is saved."""
+    figure.set_layout_engine("constrained")
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
 
 
 def breadth(text: str, size: float = SMALL) -> float:

@@ -30,6 +30,7 @@ from collectives.pictures.page import (
     LINE,
     MARGIN,
     STYLE,
+    TOP,
     VALUE,
     Box,
     Canvas,
@@ -64,38 +65,41 @@ _LOOKS = {
     "unknown": {"edgecolor": "#777777", "linewidth": 0.8, "hatch": "|||"},
 }
 
-_COLOUR = "Colour: the rank that a value came from"
-# The samples in the legend that need one, and what they mean.
-_SAMPLES = {
-    "received": "from another rank",
-    "reduced": "made from these ranks' values",
-    "padding": "padding",
-    "undefined": "no rank's values give this",
-    "unknown": "several ranks or sums give this value",
+_COLOUR = "Colour: the rank that a value came from."
+# What the looks of a cell mean, by its state.
+_MEANINGS = {
+    "received": "Thick edge: it came from another rank.",
+    "reduced": "Stripes: it is made from the values of these ranks.",
+    "padding": "Slanting lines: padding.",
+    "undefined": "Red edge: no rank's values give this.",
+    "unknown": "Upright lines: several ranks or sums give this value.",
 }
 
 
 @default_style
-def draw(calls: Sequence[CallPanel], roles: Sequence[str] = ()) -> Canvas:
-    """Draw calls of the same ranks in one picture.
+def draw(calls: Sequence[CallPanel], roles: Sequence[str] = (), *, title: str = "") -> Canvas:
+    """Draw calls of the same ranks in one picture. Without a title, the names of the calls are it.
 
     Cells have the gid `before/r<rank>/e<index>` or `after/...`; those of the second call begin with
     `call2/`.
     """
-    width, bands = layout(calls, MARGIN)
-    below = bands[-1].tops[-1] + 0.1
-    page = max(width, 3.6)
+    title = title or _title(calls)
+    width, bands = layout(calls, TOP)
+    page = max(width, 3.6, MARGIN + breadth(title, 11))
     notes = dict.fromkeys(note for call in calls for note in (*call.origins.notes, *call.notes))
-    canvas = Canvas(width=page + MARGIN)
+    canvas = Canvas(title, page + MARGIN)
     for band in bands:
         _chips(canvas, band, roles)
         for block in band.blocks:
             number = next(at for at, call in enumerate(calls, 1) if call is block.call)
             _block(canvas, block, band.tops, f"call{number}/" if number > 1 else "")
-    below = draw_legend(canvas, calls, MARGIN, below, page - MARGIN)
-    for note in notes:
-        below = canvas.paragraph(note, below - LINE) + LINE
-    return canvas.end(below + MARGIN / 2, " ".join(map(in_words, calls)))
+    text = " ".join([*legend(calls), *notes])
+    return canvas.end_with(text, bands[-1].tops[-1], " ".join(map(in_words, calls)))
+
+
+def _title(calls: Sequence[CallPanel]) -> str:
+    names = " and ".join(dict.fromkeys(call.title for call in calls))
+    return names and f"{names}: whose values each rank has before and after"
 
 
 def in_words(call: CallPanel) -> str:
@@ -238,10 +242,8 @@ def _arrow(canvas: Canvas, block: Block, y: float, prefix: str) -> None:
         canvas.write((begin + end) / 2, above, line, ARROW_SIZE, ha="center", weight="bold")
 
 
-def draw_legend(
-    canvas: Canvas, calls: Sequence[CallPanel], left: float, top: float, width: float
-) -> float:
-    """What the cells mean, in one line if `width` has room for it. Returns where it ends."""
+def legend(calls: Sequence[CallPanel]) -> list[str]:
+    """What colours, edges and patterns of the cells mean: a sentence for each that occurs."""
     states = {state for call in calls for state in call.origins.states()}
     cells = [cell for call in calls for row in call.origins.after for cell in row or ()]
     if any(cell.state == "untouched" and not cell.ranks for cell in cells):
@@ -249,17 +251,7 @@ def draw_legend(
     # A minimum or maximum is made from no other values: a note says what its stripes mean.
     if {call.origins.op for call in calls} <= {"MIN", "MAX"}:
         states.discard("reduced")
-    canvas.write(left, top, _COLOUR)
-    x = breadth(_COLOUR) + 0.2
-    for state in (one for one in _SAMPLES if one in states):
-        needed = 0.34 + breadth(_SAMPLES[state])
-        if x + needed > width:
-            x, top = 0.0, top + LINE
-        ranks = (0, 1) if state == "reduced" else ()
-        _fill(canvas, (left + x, top - 0.08, 0.26, 0.16), PictureCell("", 0, state, ranks))
-        canvas.write(left + x + 0.34, top, _SAMPLES[state])
-        x += needed + 0.2
-    return top + LINE
+    return [_COLOUR, *(words for state, words in _MEANINGS.items() if state in states)]
 
 
 def draw_cell(canvas: Canvas, box: Box, cell: PictureCell, gid: str, size: float = VALUE) -> None:

@@ -77,6 +77,8 @@ class StepLog:
     def __str__(self) -> str:
         return f"{counted(self.messages, 'message')}, {self.bytes} bytes"
 
+    shows = "Who sends to whom in each step, and what every rank holds then"
+
     def draw(self, title: str, ranks: Sequence[StepLog]) -> Figure:
         held = list(zip(*(log.held for log in ranks), strict=True))
         messages = [
@@ -112,6 +114,8 @@ class SchedulePlayback:
     def __str__(self) -> str:
         count = sum(map(len, self.messages))
         return f"{len(self.messages)} steps, {count} messages"
+
+    shows = "Who sends to whom in each step, and what every rank holds then"
 
     def draw(self, title: str, ranks: Sequence[SchedulePlayback]) -> Figure:
         """Every rank returned the same."""

@@ -9,8 +9,9 @@ from that one to it. What a rank has started and not waited for yet is a thin ba
 the rank does something else meanwhile. Calls that only make or end groups are ticks, unless one of
 them went wrong. A collective that its group makes again and again is one bar.
 
-A column has room for the ends of the lines that meet in it, and they keep clear of its words: ticks
-stand before the bars, dotted lines at the left of a bar, and arrows arrive at its right.
+Lines keep clear of the words: ticks stand before the bars, and dotted lines at the left of a bar.
+An arrow has the colour of its sender. To the next lane it is straight. To another one it leaves its
+bar at the right, goes between the lanes and between the columns, and arrives from the right.
 """
 
 from collections import Counter, defaultdict
@@ -31,7 +32,6 @@ from collectives.pictures.page import (
     breadth,
     default_style,
     split_name,
-    wrapped,
 )
 from collectives.recording.call import SPAN, Call
 from collectives.semantics.calls import ALL_TO_ALL, FROM_ROOT, GROUPS
@@ -40,16 +40,20 @@ MOST_RANKS = 8
 MOST_STEPS = 40
 _LETTERS = 14  # of a line in a bar
 _MARKERS = "osD^"  # for the groups that meet at the same step
-_STEP = 1.24
+_STEP = 1.27
 _LEFT, _TOP = MARGIN + 0.8, MARGIN + 0.3
 _PER_ROW = int((WIDEST - _LEFT - MARGIN) / _STEP)
-_PAD, _END, _MIDDLE = 0.08, 0.03, 0.62  # of a bar: before it, after it; the middle of its words
-_DOTS, _TRACK, _APART = 0.14, 0.07, 0.05  # dotted lines and arrows: their places in the column
+_PAD, _END, _MIDDLE = 0.14, 0.13, 0.64  # of a bar: before it, after it; the middle of its words
+_DOTS, _APART = 0.2, 0.05  # dotted lines: their places in the column
+_TRACKS = (0, 0.06, -0.06, 0.11)  # where arrows go up or down between two columns
 _GAP = 0.27  # between two lanes: arrows pass there
 
 Steps = dict[tuple[int, int], tuple[int, int]]
 # The steps at which the ranks enter a collective, by the collective's group, index and name.
 Meetings = dict[tuple[str, int | None, str], dict[int, int]]
+
+# The rank that sends, and the steps with which its bar begins and ends.
+Sender = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -99,25 +103,29 @@ class Lanes:
         ]
 
     def route(
-        self, tail: tuple[int, int], head: tuple[int, int], track: int
+        self, sender: Sender, receiver: int, end: int, track: int
     ) -> list[tuple[float, float]]:
-        """The points of an arrow from a bar's beginning to another's end, as (rank, step).
-
-        Between neighbours it is straight. Otherwise it goes along the sender's lane, and then down
-        or up at the right of a column, where no words are.
-        """
-        (sender, begin), (receiver, end) = tail, head
-        row = self.row(end - 1)
-        from_here = self.row(begin) == row
-        down = 1 if self.places[receiver] > self.places[sender] else -1
-        start = self.x(begin, row) + (_PAD + 0.12) * from_here
-        leave = self.y(sender, row) + down * self.height / 2
-        arrive = self.y(receiver, row) - down * self.height / 2
-        right = self.x(end, row)
-        if abs(self.places[receiver] - self.places[sender]) == 1:
-            return [(start, leave), (right - 0.24, arrive)]
-        x, along = right - _TRACK - _APART * (track % 3), leave + down * _GAP * 0.4
-        return [(start, leave), (start + 0.06, along), (x, along), (x, arrive)]
+        """The points of an arrow to the bar of the receiver that ends with this step."""
+        row, (rank, begin, until) = self.row(end - 1), sender
+        down = 1 if self.places[receiver] > self.places[rank] else -1
+        y, to = self.y(rank, row), self.y(receiver, row)
+        x = self.x(end, row)
+        start = self.x(begin, row) + (_PAD + 0.12) * (self.row(begin) == row)
+        edge = y + down * self.height / 2
+        if abs(self.places[receiver] - self.places[rank]) == 1:
+            return [(start, edge), (x - 0.3, to - down * self.height / 2)]
+        beside = _TRACKS[track % len(_TRACKS)]
+        arrives = [(x + beside, to), (x - _END, to)]
+        if until == end:
+            return [(x - _END, y), (x + beside, y), *arrives]
+        is_outer = self.places[rank] in (0, len(self.places) - 1)
+        along = edge + down * 0.09 if not is_outer else y - down * (self.height / 2 + 0.09)
+        if until > end or self.row(until - 1) < row:  # it leaves in the middle of its bar
+            begins = [(start, y + (along - y) * 0.6), (start, along)]
+        else:
+            leaves = self.x(until, row) + beside
+            begins = [(self.x(until, row) - _END, y), (leaves, y), (leaves, along)]
+        return [*begins, (x + beside, along), *arrives]
 
     def _top(self, row: int) -> float:
         return _TOP + row * (len(self.places) * (self.height + _GAP) + LINE)
@@ -143,9 +151,11 @@ def draw(calls: Sequence[Call], *, title: str = "") -> Canvas:
     r<rank>/c<number>/transfer. The dots where the members of a collective meet have the gid
     <name>/<group>/<seq>.
     """
-    told = f"{title or 'What the ranks called, by order'}. {describe(calls)}"
+    words = describe(calls)
     calls, times = _once(sorted(calls, key=lambda call: call.key))
     messages = happens_before.in_every_run(calls, happens_before.messages(calls))
+    title = title or _title(calls, messages)
+    told = f"{title}. {words}"
     flow = happens_before.data_flow(calls)
     ticks, has_spans = _ticks(calls), any(call.name == SPAN for call in calls)
     steps = happens_before.steps(calls, messages + flow, {call.key for call in ticks})
@@ -190,6 +200,13 @@ def draw(calls: Sequence[Call], *, title: str = "") -> Canvas:
     _arrows(canvas, messages + with_root, steps, lanes, transfers)
     _meetings(canvas, met, lanes)
     return canvas
+
+
+def _title(calls: list[Call], messages: list[Order]) -> str:
+    found = "What each rank calls, in order" + ", and who sends to whom" * bool(messages)
+    if any(call.error is not None for call in calls):
+        return f"{found}, until a call fails"
+    return found + ", and which calls never return" * any(call.left is None for call in calls)
 
 
 def _once(calls: list[Call]) -> tuple[list[Call], dict[tuple[int, int], int]]:
@@ -292,12 +309,9 @@ def _legend(
 
 
 def _page(title: str, legend: list[str], right: float, bottom: float, words: str) -> Canvas:
-    right = max(right, _LEFT + 2 * _STEP, MARGIN + breadth(title, 12))
-    lines = wrapped(" ".join(legend), right - MARGIN)
+    right = max(right, _LEFT + 2 * _STEP, MARGIN + breadth(title, 11))
     canvas = Canvas(title, right + MARGIN)
-    for number, line in enumerate(lines):
-        canvas.write(MARGIN, bottom + LINE * (number + 0.4), line, gid=f"below{number}")
-    return canvas.end(bottom + LINE * len(lines) + 0.15, words)
+    return canvas.end_with(" ".join(legend), bottom - 0.6 * LINE, words)
 
 
 def _bar(
@@ -386,7 +400,7 @@ def _arrows(
     lanes: Lanes,
     transfers: dict[tuple[int, int], Call],
 ) -> None:
-    """Arrows that leave one broadcast, or arrive at one call, share their way up or down.
+    """Arrows that leave one broadcast share their way up or down.
 
     That of a transfer leaves when the other rank calls `recv`: until then the data may wait.
     """
@@ -400,14 +414,18 @@ def _arrows(
     for order in sorted(orders, key=length, reverse=True):  # the heads of short ones lie on top
         before, after = order.before.key, order.after.key
         end = steps[after][1]
-        trunk = before if order.before.name in FROM_ROOT else after
-        track = tracks[end].setdefault(trunk, len(tracks[end]))
-        begin = steps[before][0]
+        begin, until = steps[before]
         if before in transfers and order.after.name == "recv":
             begin = max(begin, min(steps[after][0], steps[transfers[before].key][1] - 1))
-        points = lanes.route((before[0], begin), (after[0], end), track)
+            until = max(until, begin + 1)
+        track = 0
+        if length(order) > 1:
+            trunk = before if order.before.name in FROM_ROOT else (before, after)
+            track = tracks[end].setdefault(trunk, len(tracks[end]))
+        points = lanes.route((before[0], begin, until), after[0], end, track)
         gid = f"r{before[0]}/c{before[1]}-r{after[0]}/c{after[1]}"
-        look = {"color": DARK, "linewidth": 1.3, "joinstyle": "round", "zorder": 3}
+        colour = edge(colour_of(before[0]))
+        look = {"color": colour, "linewidth": 1.5, "joinstyle": "round", "zorder": 3}
         look["linestyle"] = "--" if order.after.peer is None else "-"
         arrow = canvas.arrow(points, gid, mutation_scale=10, **look)
         arrow.set_path_effects([withStroke(linewidth=3, foreground=PAGE)])

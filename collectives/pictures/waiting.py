@@ -11,6 +11,7 @@ from collectives.pictures.colours import WRONG
 from collectives.pictures.page import CHIP, LINE, MARGIN, Canvas, breadth, default_style
 from collectives.recording.call import SPAN, Call
 from collectives.semantics.calls import GROUPS
+from collectives.words import ranks as named
 
 _NODE = 0.36  # the room that a rank takes on the circle
 _ARROW = {"mutation_scale": 14, "linewidth": 1.8, "joinstyle": "round", "color": WRONG}
@@ -68,10 +69,21 @@ def _names(ranks: Sequence[int]) -> str:
     return " and ".join(f"rank {rank}" for rank in ranks)
 
 
-def _moral(found: list[Wait]) -> str:
+def _title(found: list[Wait]) -> str:
+    if _cycle(found):
+        return "Who waits for whom: ranks that wait for each other"
+    last = {rank for one in found for rank in one.ranks} - {one.call.rank for one in found}
+    return f"Who waits for whom: in the end all for {named(last)}"
+
+
+def _cycle(found: list[Wait]) -> Sequence[int]:
     edges = {one.call.rank: list(one.ranks) for one in found}
     every = edges | {rank: [] for one in found for rank in one.ranks if rank not in edges}
-    if cycle := find_cycle(every):
+    return find_cycle(every)
+
+
+def _moral(found: list[Wait]) -> str:
+    if cycle := _cycle(found):
         circle = " -> ".join(str(rank) for rank in (*cycle, cycle[0]))
         return f"The arrows close a circle, {circle}: no rank can continue."
     return "An arrow leads from a rank that waits to the rank that it waits for."
@@ -84,7 +96,8 @@ def draw(calls: Sequence[Call], *, title: str = "") -> Canvas:
     ranks = sorted({rank for call in calls for rank in (call.rank, *call.members)})
     radius = 0.85 if len(ranks) <= 4 else 1.6
     side = max([0.6, *(breadth(line) for one in found for line in one.words())])
-    width = max(4.6, 2 * (radius + side + 0.3 + MARGIN), 2 * MARGIN + breadth(title, 12))
+    title = title or _title(found)
+    width = max(4.6, 2 * (radius + side + 0.3 + MARGIN), 2 * MARGIN + breadth(title, 11))
     middle = MARGIN + 0.35 + 3 * LINE + radius
     canvas = Canvas(title, width)
     circle = _Circle((width / 2, middle), radius, ranks)
@@ -106,8 +119,7 @@ def draw(calls: Sequence[Call], *, title: str = "") -> Canvas:
         canvas.chip(x - CHIP / 2, y, rank)
     bottom = middle + radius + 3.7 * LINE
     below = canvas.paragraph(_moral(found), bottom - LINE)
-    words = f"{title or 'Who waits for whom'}. {describe(calls)}"
-    return canvas.end(below + LINE + MARGIN / 2, words)
+    return canvas.end(below + LINE + MARGIN / 2, f"{title}. {describe(calls)}")
 
 
 def _words(canvas: Canvas, at: Point, turn: float, one: Wait) -> None:

@@ -50,6 +50,8 @@ class SharedRows:
             for _, stage in by_stage
         )
 
+    shows = "Who writes and who reads which part of the shared memory"
+
     @default_style
     def draw(self, title: str, ranks: Sequence["SharedRows"]) -> Canvas:
         """A panel from barrier to barrier. A box: <what>/<stage>/<row>/<first column>/r<rank>."""
@@ -77,8 +79,7 @@ class SharedRows:
                 canvas.cell(box, "", colour_of(rank), f"{what}/{stage}/{row}/{first}/r{rank}")
                 told.append(f"Part {stage + 1}: rank {rank} {what} {first} to {last} of row {row}.")
         bottom = top + pitch * count
-        canvas.write(MARGIN, bottom + LINE / 2, _LEGEND)
-        return canvas.end(bottom + LINE + MARGIN, f"{title}. {' '.join(told)}")
+        return canvas.end_with(_LEGEND, bottom - LINE / 2, f"{title}. {' '.join(told)}")
 
 
 def _spans(ranks: Sequence[SharedRows], stage: int) -> Iterator[tuple[int, str, int, int, int]]:

@@ -38,6 +38,8 @@ class Trees:
         trees, links = len(self.parents), sum(map(len, self.parents))
         return f"{trees} tree{'s' * (trees > 1)}, {links} links"
 
+    shows = "Who sends to whom: the trees of a broadcast"
+
     @default_style
     def draw(self, title: str, ranks: Sequence["Trees"]) -> Canvas:
         """Every rank returned the same."""

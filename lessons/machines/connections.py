@@ -32,6 +32,8 @@ class Connections:
     machines: Mapping[str, Sequence[str]]
     links: Mapping[str, Sequence[tuple[str, str]]]
 
+    shows = "Which process connects to which"
+
     @default_style
     def draw(self, title: str, ranks: Sequence["Connections"]) -> Canvas:
         step = min(2.9, (WIDEST - MARGIN) / len(self.machines))

@@ -21,6 +21,8 @@ class SlowPairs:
     ranks: Sequence[bool]
     pairs: Collection[tuple[int, int]]
 
+    shows = "Which rank and which pair of ranks is slower than before"
+
     @default_style
     def draw(self, title: str, ranks: Sequence["SlowPairs"]) -> Canvas:
         """A cell has the gid all/r<rank> or pair/r<rank>/r<rank>."""

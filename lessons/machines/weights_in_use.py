@@ -21,6 +21,8 @@ class WeightsInUse:
     end: Mapping[str, str]
     legend: str
 
+    shows = "Which version of the weights is in use"
+
     @default_style
     def draw(self, title: str, ranks: Sequence["WeightsInUse"]) -> Canvas:
         """A cell has the gid row<number>/<part>."""

@@ -259,7 +259,7 @@ def collapsing_router(rank, world_size, device):
     busiest = {name: [max(tokens) for tokens in steps] for name, steps in history.items()}
     last, balanced = (steps[-1] for steps in busiest.values())
     check([last, balanced < 2 * 8 * LENGTH / EXPERTS], [8 * LENGTH, True], "the busiest")
-    return {"tokens of the busiest expert": Curve(busiest, "tokens")}
+    return {"tokens of the busiest expert": Curve(busiest, "tokens of the busiest expert")}
 
 
 # %%

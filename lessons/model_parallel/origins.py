@@ -39,6 +39,8 @@ class Origins:
         ]
         return ", ".join(told)
 
+    shows = "Which trainer sent which part of an engine's weights"
+
     @default_style
     def draw(self, title: str, ranks: Sequence["Origins"]) -> Canvas:
         """The engines side by side. A part has the gid <name>/r<engine>/<trainer>."""

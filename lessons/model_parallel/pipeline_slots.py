@@ -84,6 +84,8 @@ class PipelineSlots:
     def __str__(self) -> str:
         return f"{self.length} slots"
 
+    shows = "What each rank of the pipeline does in each slot"
+
     @default_style
     def draw(self, title: str, ranks: Sequence["PipelineSlots"]) -> Canvas:
         """A pass has the gid <schedule>/r<rank>/<kind>/<micro-batch>, and /1 if it is of part 1."""
@@ -98,6 +100,8 @@ class PipelineOrders:
 
     def __str__(self) -> str:
         return ", ".join(f"{one.name}: {one.length}" for one in self.orders)
+
+    shows = "What each rank of the pipeline does in each slot"
 
     @default_style
     def draw(self, title: str, ranks: Sequence["PipelineOrders"]) -> Canvas:

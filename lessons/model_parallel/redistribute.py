@@ -199,7 +199,9 @@ def changes(rank, world_size, device):
             check(counted(ours), counted(theirs), f"call and bytes, {what}")
         found[what] = " ".join(f"{name} {size}" for name, size in counted(theirs)) or "nothing"
     found["by hand"] = f"all_to_all_single {ours.total().bytes}"
-    return found
+    placed = {"rows": Shard(0), "columns": Shard(1)}
+    slices = {name: Slice.of(parts_of(whole, n)[one][rank], whole) for name, one in placed.items()}
+    return found | {"exchanged": Slices(slices, ("row", "column"), "all_to_all_single")}
 
 
 # %%

@@ -56,6 +56,14 @@ class Slices:
         shapes = (f"{name} {list(one.shape)}" for name, one in self.slices.items())
         return ", ".join(shapes)
 
+    @property
+    def shows(self) -> str:
+        return (
+            f"Who holds which part before and after {self.call}"
+            if self.call
+            else "Who holds which part of a matrix"
+        )
+
     @default_style
     def draw(self, title: str, ranks: Sequence["Slices"]) -> Canvas:
         """All on one scale. The slice of a rank has the gid <name>/r<rank>."""

@@ -31,6 +31,8 @@ class TokenRoutes:
     def __str__(self) -> str:
         return str(self.taken)
 
+    shows = "How many tokens of each rank go to each expert"
+
     @default_style
     def draw(self, title: str, ranks: Sequence["TokenRoutes"]) -> Canvas:
         """A row for each rank, a column for each expert. A cell has the gid r<rank>/<expert>."""

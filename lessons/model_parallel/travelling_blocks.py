@@ -44,6 +44,8 @@ class TravellingBlocks:
     def __str__(self) -> str:
         return f"pairs of each rank {self.pairs}, one after the other {self.longest}"
 
+    shows = "Whose keys each rank has in each round, and what it computes"
+
     @default_style
     def draw(self, title: str, ranks: Sequence["TravellingBlocks"]) -> Canvas:
         """The pair of queries i and keys j has the gid <name>/r<rank>/<i>-<j>."""

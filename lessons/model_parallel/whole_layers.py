@@ -59,6 +59,8 @@ class WholeLayers:
             f"{name}: {self.stays(name)[-1].computed + 1} slots" for name in self.gathers
         )
 
+    shows = "When a rank has each layer as a whole"
+
     @default_style
     def draw(self, title: str, ranks: Sequence["WholeLayers"]) -> Canvas:
         """A box has the gid <name>/<layer>/<slot>."""

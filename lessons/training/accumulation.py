@@ -87,7 +87,8 @@ def accumulation(rank, world_size, device):
     check(counts, [0, 0, 0, 1] * 28, "reductions")
     rows = {"three steps": [count > 0 for count in counts[:12]]}
     legend = "Filled: the backward() of this micro-batch reduces. Four micro-batches are a step."
-    return {"reductions": sum(counts), "reduces": RankGrid(rows, "micro-batch", legend)}
+    shown = RankGrid(rows, "micro-batch", legend, shows="After which micro-batches a rank reduces")
+    return {"reductions": sum(counts), "reduces": shown}
 
 
 # %%
@@ -124,7 +125,9 @@ def tokens_as_weights(rank, world_size, device):
     check_training(trained, expected, "tokens")
     mine = digits(device)[1][batches()[0]][rank::world_size]
     tokens = [int((part > 2).sum()) for part in mine.chunk(4)]
-    return {"tokens": RankGrid({"step 1": tokens}, "micro-batch", "The tokens of a micro-batch.")}
+    legend = "The number is that of the tokens in a micro-batch."
+    shows = "How many tokens each micro-batch of a rank has"
+    return {"tokens": RankGrid({"step 1": tokens}, "micro-batch", legend, shows=shows)}
 
 
 # %%
@@ -173,7 +176,8 @@ def clipping(rank, world_size, device):
     check(torch.tensor(norms), torch.tensor(alone), "the norm of each step", rtol=1e-5)
     rows = {"clipped": [norm > 0.5 for norm in norms]}
     legend = "Filled: the gradient of this step is clipped."
-    return {"largest norm": max(norms), "steps": RankGrid(rows, "step", legend)}
+    shown = RankGrid(rows, "step", legend, shows="In which steps the gradient is clipped")
+    return {"largest norm": max(norms), "steps": shown}
 
 
 # %%

@@ -29,6 +29,8 @@ class BucketOrder:
             for gradients, _ in self.passes.values()
         )
 
+    shows = "When each bucket is sent, beside the gradients of a backward pass"
+
     @default_style
     def draw(self, title: str, ranks: Sequence["BucketOrder"]) -> Canvas:
         """A lane of gradients, and one for each bucket, with the gid <pass>/<number>."""

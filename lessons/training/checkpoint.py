@@ -147,7 +147,7 @@ def checkpoint(rank, world_size, device):
     for dropout in (0.5, 0.0):
         first, second, undisturbed = (network(seed, device, dropout) for seed in (0, 1, 0))
         with TemporaryDirectory() as folder:  # every rank makes one, rank 0 uses its own
-            train(first, on_my_shard, batches[:12], device, folder)
+            _, before = train(first, on_my_shard, batches[:12], device, folder)
             continued, losses = train(second, on_my_shard, batches, device, folder)
             check(len(os.listdir(folder)), 0 if rank else len(batches) // 5, "one rank writes")
         expected, _ = train(undisturbed, on_my_shard, batches, device)
@@ -157,7 +157,9 @@ def checkpoint(rank, world_size, device):
     expected, _ = train(network(0, device), batch_loss, batches, device)
     check_training(continued, expected, "one process")
     check(len(losses.values), len(batches) - 12 // 5 * 5, "steps after the last one that was saved")
-    return {"loss": losses, "steps": len(losses.values)}
+    marks = {losses.done: "the newest checkpoint", len(before.values): "the training stops"}
+    both = Curve(before.values[: losses.done] + losses.values, marks=marks)
+    return {"loss": both, "steps": len(losses.values)}
 
 
 # %%

@@ -27,6 +27,8 @@ class ProfileLanes:
     def __str__(self) -> str:
         return ", ".join(self.steps)
 
+    shows = "What each rank computes in a step, and which calls are under way"
+
     @default_style
     def draw(self, title: str, ranks: Sequence["ProfileLanes"]) -> Canvas:
         """A span has the gid <step>/r<rank>/<what>/<number>."""

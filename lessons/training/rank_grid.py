@@ -20,13 +20,14 @@ class RankGrid:
 
     A cell that is true is filled; a number or text is written into it. `columns` says what a column
     is, and `legend` what a filled cell is. The columns are numbered from `first` on. Of a long row
-    the two ends are drawn.
+    the two ends are drawn. `shows` is the title of the picture.
     """
 
     rows: Mapping[str, Sequence[bool | int | str]]
     columns: str
     legend: str
     first: int = 1
+    shows: str = "What each rank has"
 
     def __str__(self) -> str:
         return ", ".join(f"{name}: {_text(row)}" for name, row in self.rows.items())
@@ -72,7 +73,8 @@ def dealt(rows: Mapping[str, tuple[Sequence[int], Sequence[int]]]) -> RankGrid:
     for name, (whole, mine) in rows.items():
         own = {*mine}
         cells[name] = [sample in own and str(sample) for sample in whole]
-    return RankGrid(cells, "place", "Filled: the rank takes the sample with this number.", first=0)
+    legend = "Filled: the rank takes the sample with this number."
+    return RankGrid(cells, "place", legend, first=0, shows="Which samples each rank takes")
 
 
 def _shown(count: int) -> list[int | None]:

@@ -59,7 +59,9 @@ def dropped_units(rank, world_size, device):
         dist.all_gather_object(found := [None] * world_size, rows[name])
         counts.append(len({tuple(pattern) for pattern in found}))
     check(counts, [1, world_size], "different patterns")
-    return {"patterns": counts, "dropped": RankGrid(rows, "unit", "Filled: the unit is dropped.")}
+    legend = "Filled: the unit is dropped."
+    shown = RankGrid(rows, "unit", legend, shows="Which units each rank drops")
+    return {"patterns": counts, "dropped": shown}
 
 
 # %%

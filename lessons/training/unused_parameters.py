@@ -112,7 +112,7 @@ def unused_parameters(rank, world_size, device):
         "Filled: the rank used this head in this step. Look for columns with one filled box: there "
         "the head's gradient is divided by all ranks, though one rank used it."
     )
-    return {"steps": RankGrid(rows, "step", legend)}
+    return {"steps": RankGrid(rows, "step", legend, shows="Which head each rank uses in each step")}
 
 
 # %%
