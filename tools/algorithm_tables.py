@@ -68,7 +68,8 @@ def times_svg() -> str:
         if name != "memcpy"
     }
     where = f"{n} ranks on {world['cores']} cores"
-    return picture.svg(Times(curves, where=where).draw("all_reduce", [])).decode()
+    times = Times(curves, where=where)
+    return picture.svg(times.draw(times.shows, [])).decode()
 
 
 def _cell(seconds: dict[str, float], name: str) -> str:

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tools import (
@@ -18,6 +19,7 @@ from tools import (
     elastic_table,
     engines_page,
     exercises_table,
+    ideas,
     matrix_changes,
     messages_page,
     mistakes_table,
@@ -104,6 +106,10 @@ SECTIONS = {
         GeneratedSection("training", "docs/exactness.md", training_table.table, slow=True),
         GeneratedSection("clients", "docs/diagnosis.md", real_clients.table, slow=True),
         GeneratedSection("mistakes", "docs/mistakes.md", mistakes_table.markdown, slow=True),
+        *(
+            GeneratedSection(f"idea-{name}", f"docs/ideas/{name}.svg", partial(ideas.svg, name))
+            for name in ideas.IDEAS
+        ),
     )
 }
 

@@ -127,7 +127,7 @@ def figures(report: StepReport) -> list[Figure]:
             name: getattr(values[0], "shows", report.name.replace("_", " "))
             for name, values in found.items()
         }
-        if len(found) > 1:
+        if len({*titles.values()}) < len(titles):
             titles = {name: f"{title}: {name}" for name, title in titles.items()}
         return [values[0].draw(titles[name], values) for name, values in found.items()]
     from collectives import pictures

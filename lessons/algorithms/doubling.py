@@ -26,6 +26,11 @@ import torch.distributed as dist
 # tensors, and so do ranks 2 and 3, and each has the sum of two ranks. Then 0 and 2 exchange these
 # sums, and so do 1 and 3, and each has the sum of four. The distance of the partners doubles: 1, 2,
 # 4, ...
+#
+# ![Four ranks exchange their numbers with a neighbour, and then with the rank after the
+# next](../../docs/ideas/doubling.svg)
+#
+# An arrow is a message. The stripes of a number are the ranks that are in it.
 
 
 # %%

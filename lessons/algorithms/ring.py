@@ -30,6 +30,12 @@ import torch.distributed as dist
 # number then show which ranks are in it: 1010 is a sum of rank 1 and rank 3. All lessons of this
 # chapter use these numbers.
 #
+# ![Three ranks in a circle add up three numbers in four steps](../../docs/ideas/ring.svg)
+#
+# This is a ring of three ranks. An arrow is a message, and what has just arrived has a thick edge.
+# After two steps one number of each rank is the sum of all, and after two more every rank has every
+# sum.
+#
 # The program passes each step to a `StepLog`, which draws it. A `StepLog` also counts messages and
 # bytes, below the program, where they reach the process group. If its count differs from the steps
 # that it was passed, the proof fails.

@@ -47,6 +47,12 @@ from slices import Slice, Slices
 # To combine them, the ranks form a [mesh](../../docs/glossary.md#mesh) with a dimension for each
 # method. A rank has a coordinate in each dimension, and its group in a dimension are the ranks that
 # differ from it in this coordinate alone. Each call goes to one of these groups.
+#
+# ![Six ranks in two rows and three columns: each row is a tensor parallel group, each column a data
+# parallel one](../../docs/ideas/mesh.svg)
+#
+# Six ranks are a mesh of 2 x 3 here. A row has the slices of one model, and a column has the copies
+# of one slice.
 
 # %% [markdown]
 # **Predict first.** 4 ranks are a mesh of 2 x 1 x 2: data, pipeline and tensor. What are the

@@ -41,6 +41,12 @@ from one_process import UPDATES, train
 # gradients. While rank 1 computes the first one, rank 0 computes the second. The time in which a
 # rank still waits is called the bubble. With p ranks it is (p - 1) / (m + p - 1) of a step, if all
 # passes take equally long.
+#
+# ![Two ranks, first with the whole batch, then with three micro-batches: the white gaps in which
+# they wait become smaller](../../docs/ideas/pipeline.svg)
+#
+# Here two ranks pass a batch forward and backward, first as a whole and then in three
+# micro-batches. The white gaps are the bubble, and the number is that of the micro-batch.
 
 # %% [markdown]
 # ## The code

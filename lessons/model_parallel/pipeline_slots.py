@@ -89,7 +89,7 @@ class PipelineSlots:
     @default_style
     def draw(self, title: str, ranks: Sequence["PipelineSlots"]) -> Canvas:
         """A pass has the gid <schedule>/r<rank>/<kind>/<micro-batch>, and /1 if it is of part 1."""
-        return _draw_orders([self], title, ["forward", "backward"], _LEGEND)
+        return _draw_orders([self], title, _LEGEND)
 
 
 @dataclass(frozen=True)
@@ -106,15 +106,14 @@ class PipelineOrders:
     @default_style
     def draw(self, title: str, ranks: Sequence["PipelineOrders"]) -> Canvas:
         """A panel for each order. A pass has the gid that `PipelineSlots` gives it."""
-        return _draw_orders(self.orders, title, [*_COLOURS], _LEGEND_OF_ORDERS)
+        return _draw_orders(self.orders, title, _LEGEND_OF_ORDERS)
 
 
-def _draw_orders(
-    orders: Sequence[PipelineSlots], title: str, kinds: Sequence[str], legend: str
-) -> Canvas:
+def _draw_orders(orders: Sequence[PipelineSlots], title: str, legend: str) -> Canvas:
     """A panel for each order, with a lane for each rank. Later parts of a rank are pale."""
     canvas, told = Canvas(title), []
-    canvas.key({kind: _COLOURS[kind] for kind in kinds})
+    kinds = {kind for one in orders for _, kind, *_ in one.begins}
+    canvas.key({kind: colour for kind, colour in _COLOURS.items() if kind in kinds})
     step = min(0.32, (WIDEST - _LEFT - MARGIN) / max(one.length for one in orders))
     y = TOP + 1.6 * LINE
     for one in orders:

@@ -44,6 +44,11 @@ from one_process import UPDATES, train, without_state
 # `value` by columns, so that a rank has whole heads, and `out` by rows. So each of the two pairs
 # needs only one `all_reduce`, at its end ([Megatron-LM](https://arxiv.org/abs/1909.08053)).
 #
+# ![The weight up is cut between its columns, and the weight down between its
+# rows](../../docs/ideas/tensor_parallel.svg)
+#
+# The colour is that of the rank that holds this part of a weight.
+#
 # So "model parallelism needs only `send` and `recv`, and data parallelism collectives" is true of
 # [stages](../../notebooks/send_recv.ipynb), and not of slices.
 #

@@ -46,6 +46,12 @@ from tensor_parallel import Enter, Leave
 # - **Loss**: at each position it is `log(sum(exp(logits))) - logits[target]`. Only one rank has the
 #   target, and every other rank puts a zero. An `all_reduce` adds up the sums and the targets.
 #
+# ![The embedding is cut between its rows, and the head between its
+# columns](../../docs/ideas/vocabulary.svg)
+#
+# A row of the embedding and a column of the head belong to one letter, so both are cut between
+# letters. The colour is that of the rank that holds the part.
+#
 # `exp` overflows if a logit is large. So the ranks first find the largest of all logits, by an
 # `all_reduce` with MAX, and subtract it, which does not change the loss. The gradient of the logits
 # is `softmax - one_hot`, which each rank computes for its letters without any call.

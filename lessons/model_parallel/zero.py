@@ -49,6 +49,12 @@ from one_process import UPDATES, backward, shard_of, train, without_state
 #    drop it afterwards.
 #
 # This lesson has the first two stages, and the next one has the third.
+#
+# ![Bars for DDP and the three stages of ZeRO: from stage to stage another part becomes an
+# eighth](../../docs/ideas/zero.svg)
+#
+# These are the bytes that each of eight ranks holds of a model of 7 billion parameters: 4 bytes for
+# a parameter and for its gradient, and 8 for the state of Adam.
 
 # %% [markdown]
 # ## The code

@@ -42,6 +42,12 @@ from collectives.semantics.late_peer import LatePeer
 #    `backward()` goes on with the other layers.
 #
 # After `backward()`, each rank waits for the buckets and copies the averages back.
+#
+# ![The first bucket travels while backward still computes the gradients of the first two
+# layers](../../docs/ideas/buckets.svg)
+#
+# Time goes from left to right. The first bucket holds the gradients of layers 4 and 3, so it
+# travels while `backward()` computes those of layers 2 and 1.
 
 # %% [markdown]
 # ## The code

@@ -109,8 +109,8 @@ class Source:
                 known = [f"{_title(name)} </chapters/{name}>" for name in chapters.read()]
                 text = f"{text}\n{_tree(known, hidden=True)}"
             self.put(path.relative_to(ROOT).as_posix(), text)
-        for path in (ROOT / "docs").glob("*.svg"):
-            self.put(f"docs/{path.name}", path.read_text(encoding="utf-8"))
+        for path in (ROOT / "docs").rglob("*.svg"):
+            self.put(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8"))
         groups = {name: [f"/docs/{page}" for page in group] for name, group in GROUPS.items()}
         groups["Use"].append("/examples/index")
         placed = {"/README", "/docs/contents", "/docs/exercises"}.union(*groups.values())
