@@ -102,6 +102,16 @@ def test_jupyterlab_shows_every_picture_of_a_notebook_that_it_does_not_trust():
             assert "text/plain" in data or not data, lesson
 
 
+def test_every_picture_has_a_title_in_words_which_the_page_writes_below_it():
+    """So it can be read on a telephone, where a drawing shrinks to a third."""
+    for lesson in LESSONS:
+        notebook = committed(lesson)
+        pages = [output.get("data", {}).get("text/html", "") for output in outputs(notebook)]
+        titles = [title for page in pages for title in re.findall(r"^<p><b>(.+?)\.</b>", page, re.M)]
+        assert len(titles) == len([*pictures(notebook)]), lesson
+        assert [title for title in titles if len(title.split()) < 4] == [], lesson
+
+
 def pictures(notebook: nbformat.NotebookNode) -> Iterator[tuple[str, str]]:
     """The pictures, and the words that stand for them on a page without pictures."""
     for output in outputs(notebook):

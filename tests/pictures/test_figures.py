@@ -6,16 +6,18 @@ A figure that changed on purpose: look at it, and run this file with `--snapshot
 import itertools
 import json
 import os
+import pickle
 import subprocess
 import sys
 from xml.etree import ElementTree
 
 import drawn
 import pytest
-from figures import boxes, crossed, drawing, svg, to_hex, too_small
+from figures import boxes, crossed, drawing, svg, texts, to_hex, too_small
 from repository import ROOT
 
 from collectives.pictures.colours import PAGE, PALETTE, colour_of
+from collectives.pictures.page import take_caption
 
 
 def faults(find) -> dict:
@@ -56,6 +58,22 @@ def test_all_words_lie_on_the_page():
 def off_the_page(figure) -> list[str]:
     page = figure.bbox.padded(0.01)
     return [text for text, box in boxes(figure) if not all(map(page.contains, *box.get_points().T))]
+
+
+def test_a_page_writes_title_and_caption_and_the_drawing_that_is_left_is_whole():
+    """A drawing shrinks on a small screen, and its letters with it."""
+    found = {}
+    for name, whole in (drawn.figures() | drawn.plots()).items():
+        figure = pickle.loads(pickle.dumps(whole))
+        title, below = take_caption(figure)
+        left = {text.get_text() for text in texts(figure)}
+        if {title, below} & left or off_the_page(figure) or not (title or name == "overview"):
+            found[name] = title, below, off_the_page(figure)
+    assert found == {}
+    assert take_caption(pickle.loads(pickle.dumps(drawn.figures()["ring"]))) == (
+        "ring",
+        "Left to right shows order, not duration. Dashed: in any order.",
+    )
 
 
 def test_every_svg_is_valid_with_a_description_and_ids_that_occur_once():
