@@ -62,8 +62,9 @@ def show(report: StepReport, folded: bool) -> None:
         caption = take_caption(figure)
         alt = {"image/png": {"alt": figure.get_label()}}  # an SVG has its own
         display(_forms(figure) | {"text/plain": plain}, raw=True, metadata=alt)
-        html = {"text/html": _paragraph(*caption), "text/plain": ". ".join(filter(None, caption))}
-        display(html, raw=True)
+        if any(caption):
+            said = ". ".join(filter(None, caption))
+            display({"text/html": _paragraph(*caption), "text/plain": said}, raw=True)
 
 
 def _drawn(report: StepReport) -> list[Figure]:
@@ -102,7 +103,7 @@ def _forms(figure: Figure) -> dict[str, str]:
 
 def _captioned(figure: Figure) -> tuple[str, str]:
     caption = take_caption(figure)
-    return _image(figure), _paragraph(*caption)
+    return _image(figure), _paragraph(*caption) if any(caption) else ""
 
 
 def _paragraph(title: str, below: str) -> str:

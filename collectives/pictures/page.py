@@ -185,8 +185,11 @@ class Canvas:
 def take_caption(figure: Figure) -> tuple[str, str]:
     """The title of a figure and the text below it, which are taken out of the drawing.
 
-    A page of HTML writes them in its own letters, which do not shrink with the drawing.
+    A page of HTML writes them in its own letters, which do not shrink with the drawing. A figure of
+    somebody else may have neither.
     """
+    if not figure.axes:
+        return "", ""
     axes = figure.axes[0]
     title = next((text for text in axes.texts if text.get_gid() == "title"), axes.title)
     below = [text for text in (*axes.texts, *figure.texts) if text.get_label() == BELOW]
@@ -194,7 +197,8 @@ def take_caption(figure: Figure) -> tuple[str, str]:
     if title is axes.title:  # a plot
         for text in (title, *below):
             text.set_text("")
-        _lay_out(figure)
+        if any(words):
+            _lay_out(figure)
         return words
     top, (bottom, _) = TOP - MARGIN - 0.05, axes.get_ylim()
     if below:

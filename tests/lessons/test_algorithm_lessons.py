@@ -151,7 +151,7 @@ def test_measured_curves_are_told_apart_by_ratios():
     )
     drawn = [text.get_text() for text in texts(draw([times]))]
     assert [text for text in drawn if text.endswith("x")] == re.findall(r"[\d.]+x", row)
-    assert draw([times]).axes[0].get_title() == "title, 4 ranks on 2 cores"
+    assert times.shows == "How long each algorithm takes, by size, 4 ranks on 2 cores"
     faster = {"old": [(4, 3.0), (8, 3.0)], "new": [(4, 2.0), (8, 4.0)]}
     drawn = [text.get_text() for text in texts(draw([Times(faster, "old")]))]
     assert [text for text in drawn if text.endswith("x")] == ["1.5x"]
@@ -174,7 +174,7 @@ def draw(ranks):
 def test_the_steps_of_a_run_are_drawn_and_told():
     figure = draw(ring_of_two())
     assert figure.get_label() == (
-        "title, step by step. Before, rank 0 holds 1; rank 1 holds 10. "
+        "title. Before, rank 0 holds 1; rank 1 holds 10. "
         "Step 1: rank 0 sends piece 0 to rank 1, rank 1 sends piece 0 to rank 0. "
         "Then rank 0 holds 11; rank 1 holds 11."
     )

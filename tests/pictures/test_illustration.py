@@ -9,6 +9,7 @@ from figures import words
 from hand_made import program
 
 from collectives.pictures import illustration, mesh
+from collectives.pictures.page import take_caption
 from collectives.recording.call import Call
 
 
@@ -57,8 +58,10 @@ def test_of_many_calls_one_of_each_kind_is_shown_and_no_call_is_left_out_in_sile
         for seq, line in enumerate(lines)
         for call in collective(seq, [[1], [2]], [[3], [3]], line=line)
     ]
-    shown = [word for word in words(*illustration.draw(calls, "loop")) if word[1:4] == "all"]
-    assert shown == ["call 1 of 6", "call 5 of 6", "Calls 2-4, 6 are like call 1."]
+    (figure,) = illustration.draw(calls, "loop")
+    shown = [word for word in words(figure) if word.startswith("call ")]
+    assert shown == ["call 1 of 6", "call 5 of 6"]
+    assert take_caption(figure)[1].endswith("Calls 2-4, 6 are like call 1.")
 
 
 def test_the_colours_of_a_call_are_carried_over_to_the_next_one():

@@ -147,7 +147,15 @@ def test_a_notebook_prints_what_it_printed_and_then_shows_the_picture(mine, monk
         runner.run(step)
     printed = re.findall("^(.*): proved on all 4 ranks$", capsys.readouterr().out, re.MULTILINE)
     assert printed == ["total", "ring", "silent"]
-    (picture, how), (timeline, _) = shown  # and none for `silent`, which makes no call
+    # none for `silent`, which makes no call
+    (picture, how), (caption, _), (timeline, _), (below, _) = shown
+    assert caption["text/html"].startswith(
+        "<p><b>all_reduce: whose values each rank has before and after.</b> Colour: the rank that"
+    )
+    assert below["text/plain"] == (
+        "What each rank calls, in order, and who sends to whom. "
+        "Left to right shows order, not duration."
+    )
     assert 'id="after/r3/e0"' in picture["image/svg+xml"]
     assert 'id="r0/c0-r1/c1"' in timeline["image/svg+xml"]
     assert "1111 reduced from" in how["metadata"]["image/png"]["alt"]
