@@ -40,14 +40,14 @@ def _ring() -> "Figure":
 
 
 def _tree() -> "Figure":
-    return Trees("binomial_tree", 8).draw("The binomial tree of eight ranks", [])
+    return Trees("binomial_tree", 6).draw("The binomial tree of six ranks", [])
 
 
 def _doubling() -> "Figure":
     playback = SchedulePlayback(
-        "all_reduce", "recursive_doubling", [[10**rank] for rank in range(4)]
+        "all_reduce", "recursive_doubling", [[10**rank] for rank in range(8)]
     )
-    return playback.draw("Four ranks double what they know in each step", [])
+    return playback.draw("Eight ranks double what they know in each step", [])
 
 
 def _pipeline() -> "Figure":

@@ -27,10 +27,11 @@ import torch.distributed as dist
 # sums, and so do 1 and 3, and each has the sum of four. The distance of the partners doubles: 1, 2,
 # 4, ...
 #
-# ![Four ranks exchange their numbers with a neighbour, and then with the rank after the
-# next](../../docs/ideas/doubling.svg)
+# ![Eight ranks exchange their sums in three steps, over the distances 1, 2 and
+# 4](../../docs/ideas/doubling.svg)
 #
-# An arrow is a message. The stripes of a number are the ranks that are in it.
+# With eight ranks a third step follows, over the distance 4. An arrow is a message. The stripes of
+# a number are the ranks that are in it.
 
 
 # %%

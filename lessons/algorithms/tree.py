@@ -30,10 +30,10 @@ import torch.distributed as dist
 # four, eight, and so on, so all have it after `log2(n)` steps, rounded up. The messages form a
 # tree, whose root is rank 0. It is called the binomial tree.
 #
-# ![A tree with rank 0 as its root and seven other ranks, of which the farthest is three messages
+# ![A tree with rank 0 as its root and five other ranks, of which the farthest is two messages
 # away](../../docs/ideas/tree.svg)
 #
-# This is the tree of eight ranks. The number at an arrow is the step in which the message is sent.
+# This is the tree of six ranks. The number at an arrow is the step in which the message is sent.
 
 
 # %%

@@ -24,6 +24,7 @@ from repository import ROOT
 from collectives.course import chapters, files
 from collectives.lab import available
 from tools import notebooks
+from tools.ideas import IDEAS
 
 LESSONS = [lesson.path for chapter in chapters.read().values() for lesson in chapter.lessons]
 PINS = dict(
@@ -110,6 +111,17 @@ def test_every_picture_has_a_title_in_words_which_the_page_writes_below_it():
         titles = [title for page in pages for title in re.findall(r"^<p><b>(.+?)\.</b>", page, re.M)]
         assert len(titles) == len([*pictures(notebook)]), lesson
         assert [title for title in titles if len(title.split()) < 4] == [], lesson
+
+
+def test_a_picture_of_an_idea_stands_open_under_it():
+    ideas = [
+        cell.source
+        for lesson in LESSONS
+        for cell in committed(lesson).cells
+        if cell.source.startswith("## The idea")
+    ]
+    shown = [name for idea in ideas for name in re.findall(r"docs/ideas/(\w+)\.svg", idea)]
+    assert sorted(shown) == sorted(IDEAS)
 
 
 def pictures(notebook: nbformat.NotebookNode) -> Iterator[tuple[str, str]]:
