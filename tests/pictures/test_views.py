@@ -154,7 +154,7 @@ def test_a_notebook_prints_what_it_printed_and_then_shows_the_picture(mine, monk
     )
     assert below["text/plain"] == (
         "What each rank calls, in order, and who sends to whom. "
-        "Left to right shows order, not duration."
+        "Left to right shows order, not duration. Thin bar: a transfer, from its start to its wait."
     )
     assert 'id="after/r3/e0"' in picture["image/svg+xml"]
     assert 'id="r0/c0-r1/c1"' in timeline["image/svg+xml"]
