@@ -38,7 +38,10 @@ def cannot_run(seen: Seen) -> str:
         if note.get("outside"):
             return f"{note['at']} saves to {note['file']}: name a file below the current folder"
     if seen.verdict.kind not in (Ending.OK, Ending.SLOW, Ending.NOT_DISTRIBUTED):
-        return f"it fails: {seen.short(seen.verdict.says)}"
+        says = f"it fails: {seen.short(seen.verdict.says)}"
+        if seen.verdict.kind.is_explained and not seen.communicates():
+            says += "\nIf it starts the ranks itself, let torchrun or mp.spawn start them"
+        return says
     if not seen.communicates():
         return "it calls nothing of torch.distributed: begin with init_process_group"
     if any(note["kind"] == "backward" for note in notes):

@@ -275,6 +275,14 @@ def test_a_training_whose_steps_are_not_seen_runs_here(tmp_path):
     assert report.cannot_run(seen) == ""
 
 
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_script_that_starts_its_ranks_itself_is_told_who_may_start_them(joined, tmp_path):
+    init = [note("result", name="init_process_group", size=0)] * joined
+    many = [rank(tmp_path / f"{i}", init) for i in range(2)]
+    seen = Seen(many[0], many, [], Verdict(Ending.HUNG, "hang: ..."), tmp_path)
+    assert ("mp.spawn" in report.cannot_run(seen)) == (not joined)
+
+
 def test_a_report_reads_the_table_of_faults_once(tmp_path, monkeypatch):
     table, read = report.faults(), []
     monkeypatch.setattr(report, "faults", lambda: read.append(True) or table)
