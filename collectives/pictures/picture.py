@@ -11,7 +11,7 @@ import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import quoteattr
 
 from collectives.pictures.colours import DARK, LIGHT, WRONG, colour_of, ink, tint
@@ -52,7 +52,7 @@ if importlib.util.find_spec("matplotlib") is None:
 # On a page, a wide picture shrinks to the page's width.
 _ATTRIBUTES = 'font-family="DejaVu Sans, Verdana, sans-serif" style="max-width:100%;height:auto"'
 
-_COLOURS = 16  # of a PNG in a notebook
+_COLOURS = 32  # of a PNG in a notebook
 
 _NO_RANK, _EDGE = "#dcdcdc", "#555555"
 _PLAIN = {"edgecolor": _EDGE, "linewidth": 0.8}
@@ -144,7 +144,12 @@ def png(figure: "Figure") -> bytes:
 
     drawn, small = io.BytesIO(), io.BytesIO()
     figure.savefig(drawn, format="png", dpi=96)
-    image = Image.open(drawn).convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
+    image = Image.open(drawn).convert("RGB")
+    # Those that cover most, unchanged: a palette that PIL chooses would mix them.
+    counted: list[Any] = sorted(image.getcolors(image.width * image.height) or (), reverse=True)
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([part for _, colour in counted[:_COLOURS] for part in colour])
+    image = image.quantize(palette=palette, dither=Image.Dither.NONE)
     image.save(small, format="png", optimize=True)
     return small.getvalue()
 

@@ -3,6 +3,7 @@
 A figure that changed on purpose: look at it, and run this file with `--snapshot-update`.
 """
 
+import io
 import itertools
 import json
 import os
@@ -14,10 +15,12 @@ from xml.etree import ElementTree
 import drawn
 import pytest
 from figures import boxes, crossed, drawing, svg, texts, to_hex, too_small
+from PIL import Image
 from repository import ROOT
 
 from collectives.pictures.colours import PAGE, PALETTE, colour_of
 from collectives.pictures.page import take_caption
+from collectives.pictures.picture import png
 
 
 def faults(find) -> dict:
@@ -89,6 +92,15 @@ def test_every_svg_is_valid_with_a_description_and_ids_that_occur_once():
         if to_hex(figure.get_facecolor()) != PAGE:
             found.append(f"{name} has another ground")
     assert found == []
+
+
+def test_a_small_png_keeps_the_colours_of_the_ranks():
+    """What JupyterLab shows of a notebook that nobody has trusted yet."""
+    small = Image.open(io.BytesIO(png(drawn.figures()["ring"]))).convert("RGB")
+    colours = [colour for _, colour in small.getcolors(10**6)]
+    for one in (PAGE, *PALETTE[:3]):
+        parts = bytes.fromhex(one[1:])
+        assert min(max(map(abs, map(int.__sub__, parts, other))) for other in colours) <= 3, one
 
 
 @pytest.mark.slow
