@@ -186,6 +186,8 @@ def main(options):
         found = {"version": sent, "held_by": held, "named": sender.named}
         print(json.dumps(found), flush=True)
         os._exit(1 if sender.named else 0)  # subtle: threads may still wait for a dead engine
+    if ranks > 1:
+        dist.destroy_process_group()  # else a thread of gloo may outlive Python, which aborts
 
 
 if __name__ == "__main__":

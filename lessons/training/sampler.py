@@ -32,8 +32,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 #
 # ![Two ranks take turns in a shuffled list of eight images](../../docs/ideas/sampler.svg)
 #
-# Eight images are shuffled here, and two ranks take turns. The number in a box is that of the
-# image.
+# Eight images are shuffled here, and two ranks take turns. A box has its image's number.
 
 # %% [markdown]
 # ## The code
