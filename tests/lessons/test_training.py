@@ -5,41 +5,15 @@ import subprocess
 import sys
 
 import pytest
-from lesson_source import QUICK, Source
+from lesson_source import Source
 from machines import needs_a_lab
 from processes import started
 from repository import ROOT
 
 from collectives import Curve, digits, launch
-from collectives.course import chapters, data_set, files
-from collectives.course.results import table
+from collectives.course import data_set, files
 from tools import training_table
 from tools.docs import SECTIONS
-
-CHAPTER = chapters.read()["training"]
-SOURCES = {name: Source(name) for name in CHAPTER.names}
-
-
-def write(rank, world_size, device, path, program):
-    """Runs in a rank: what the reader was asked to write."""
-    module = files.load(path)
-    exec(compile(program, f"{path}, written", "exec"), vars(module))
-    (name,) = re.findall(r"^def (\w+)\(rank, world_size, device\)", program, re.MULTILINE)
-    return name, vars(module)[name](rank, world_size, device)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-        for name in CHAPTER.names
-        if SOURCES[name].answer
-    ],
-)
-def test_the_program_to_write_oneself_is_proved_and_prints_what_the_lesson_shows(name):
-    ((program, output),) = SOURCES[name].answer
-    found = launch(write, 4, args=(files.find(name), program), backend="gloo", timeout=100.0)
-    assert table(found[0][0], [result for _, result in found]) == output
 
 
 def validate_two_images(rank, world_size, device):
@@ -59,7 +33,7 @@ def test_a_validation_with_more_ranks_than_images_is_exact():
 @pytest.mark.slow
 @needs_a_lab
 def test_on_a_slow_network_many_buckets_are_faster_than_one():
-    proof = SOURCES["training/buckets"].section("The proof")
+    proof = Source("training/buckets").section("The proof")
     ((command, said),) = re.findall(r"^\$ (.*\\\n.*)\n(.*)$", proof, re.MULTILINE)
     # Faster than in the lesson, so that it takes less time: the ratio stays.
     command = command.replace("\\\n", "").replace("50mbit", "100mbit")

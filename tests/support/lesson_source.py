@@ -155,12 +155,6 @@ class Source:
         """The changes that the proof of a training must notice, one line each."""
         return self._items("Make it wrong")
 
-    @property
-    def answer(self) -> list[tuple[str, str]]:
-        """The program to write oneself, and its output: at most one of them."""
-        _, _, folded = self.section("Write it yourself").partition(ANSWER)
-        return re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", folded, re.DOTALL)
-
     def _items(self, section: str) -> list[str]:
         items = re.split(r"^(?:\d\.|-) ", self.section(section), flags=re.MULTILINE)[1:]
         return [" ".join(item.split()) for item in items]
