@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import socket
 from html import unescape
 
 import pytest
@@ -12,6 +11,7 @@ import torch
 import torch.distributed as dist
 from browser import browse, needs_browser
 from hand_made import works_on_gloo
+from processes import free_port
 from repository import ROOT
 
 from collectives import launch
@@ -141,10 +141,7 @@ def _run_whole(rank, n, device, texts, ports):
 )
 def test_the_programs_run_as_they_are():
     texts = [program(state) for state in SAMPLE if state.op != "AVG"]
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in texts]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
+    ports = [free_port() for _ in texts]
     launch(_run_whole, 4, args=(texts, ports), backend="gloo", device="cpu", diagnose=False)
 
 
