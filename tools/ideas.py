@@ -59,7 +59,7 @@ def _pipeline() -> "Figure":
     return PipelineOrders(orders).draw("Two ranks of a pipeline", [])
 
 
-def _slices(cuts: dict[str, tuple[tuple[int, int], int]], axes: tuple[str, str]) -> "Figure":
+def _slices(cuts: dict[str, tuple[tuple[int, int], int]]) -> "Figure":
     """Of each matrix its shape, and the dimension along which two ranks cut it."""
     ranks = []
     for rank in range(2):
@@ -68,27 +68,27 @@ def _slices(cuts: dict[str, tuple[tuple[int, int], int]], axes: tuple[str, str])
             shape = tuple(size // 2 if at == dim else size for at, size in enumerate(whole))
             first = tuple(rank * shape[at] if at == dim else 0 for at in range(2))
             held[name] = Slice(first, shape, whole)
-        ranks.append(Slices(held, axes))
+        ranks.append(Slices(held, ("row", "column")))
     return ranks[0].draw("Two ranks, and the weights that they cut", ranks)
 
 
 def _tensor_parallel() -> "Figure":
-    return _slices({"up": ((4, 16), 1), "down": ((16, 4), 0)}, ("row", "column"))
+    return _slices({"up": ((4, 16), 1), "down": ((16, 4), 0)})
 
 
 def _vocabulary() -> "Figure":
-    return _slices({"embedding": ((12, 6), 0), "head": ((6, 12), 1)}, ("row", "column"))
+    return _slices({"embedding": ((12, 6), 0), "head": ((6, 12), 1)})
 
 
 def _zero() -> "Figure":
-    """A model of 7 billion parameters on 8 ranks: bytes for each parameter as in the lesson."""
-    shards = {"DDP": 0, "ZeRO-1": 1, "ZeRO-2": 2, "ZeRO-3": 3}
+    """A model of 8 billion parameters on 8 ranks: bytes for each parameter as in the lesson."""
+    stages = {"DDP": 0, "ZeRO-1": 1, "ZeRO-2": 2, "ZeRO-3": 3}
     kinds = {"parameters": 4, "gradients": 4, "optimizer state": 8}
     bars = {}
-    for name, sharded in shards.items():
-        parts = [*kinds][-sharded:][::-1] if sharded else []
+    for name, stage in stages.items():
+        sharded = [*kinds][len(kinds) - stage :]
         bars[name] = {
-            kind: 7 * 10**9 * size // (8 if kind in parts else 1) for kind, size in kinds.items()
+            kind: 8 * 10**9 * size // (8 if kind in sharded else 1) for kind, size in kinds.items()
         }
     return MemoryBars(bars, "each rank").draw("What each of eight ranks holds", [])
 

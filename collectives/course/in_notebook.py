@@ -62,9 +62,9 @@ def show(report: StepReport, folded: bool) -> None:
         caption = take_caption(figure)
         alt = {"image/png": {"alt": figure.get_label()}}  # an SVG has its own
         display(_forms(figure) | {"text/plain": plain}, raw=True, metadata=alt)
-        if any(caption):
+        if paragraph := _paragraph(*caption):
             said = ". ".join(filter(None, caption))
-            display({"text/html": _paragraph(*caption), "text/plain": said}, raw=True)
+            display({"text/html": paragraph, "text/plain": said}, raw=True)
 
 
 def _drawn(report: StepReport) -> list[Figure]:
@@ -102,12 +102,17 @@ def _forms(figure: Figure) -> dict[str, str]:
 
 
 def _captioned(figure: Figure) -> tuple[str, str]:
-    caption = take_caption(figure)
-    return _image(figure), _paragraph(*caption) if any(caption) else ""
+    paragraph = _paragraph(*take_caption(figure))  # before the image is made: it has none then
+    return _image(figure), paragraph
 
 
 def _paragraph(title: str, below: str) -> str:
-    """The caption in letters of the page: those of a drawing shrink with it on a small screen."""
+    """The caption in letters of the page: those of a drawing shrink with it on a small screen.
+
+    Empty if there is none, as for a figure of somebody else.
+    """
+    if not (title or below):
+        return ""
     return f"<p><b>{escape(title)}.</b> {escape(below)}</p>".replace(" </p>", "</p>")
 
 

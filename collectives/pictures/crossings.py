@@ -70,17 +70,17 @@ class Times:
             axes.plot(*np.transpose(curve), label=name.replace("_", " "), **line)
         if self.against:
             self._label_ratios(axes, self.curves[self.against])
+            slower = self.against.replace("_", " ")
+            text = f"At a dot: how many times faster the fastest one is than {slower}."
+            figure.supxlabel(text, fontsize=SMALL, label=BELOW)
         else:
             self._label_changes(axes)
-        if self.against:
-            text = f"At a dot: how many times faster than {self.against} the fastest one is."
-            figure.supxlabel(text, fontsize=SMALL, label=BELOW)
         axes.set(xlabel="size", ylabel="time", title=title)
         axes.xaxis.set_major_formatter(EngFormatter("B"))
         axes.yaxis.set_major_formatter(EngFormatter("s"))
         look: dict[str, Any] = {"frameon": False, "fontsize": SMALL}
         axes.legend(loc="upper left" if self.against else "lower right", **look)
-        figure.set_label(f"Curves of {title}, seconds by bytes. {self}.")
+        figure.set_label(f"{title}, in seconds by bytes. {self}.")
         return figure
 
     def _label_ratios(self, axes: Axes, against: Sequence[tuple[float, float]]) -> None:

@@ -24,6 +24,7 @@ class Curve:
     the numbers are, and `done` how many steps were made before the first of them. A step has
     `per_step` numbers. On a `log` scale nothing is printed but how many there are: a rounding error
     differs from machine to machine. `marks` are words at a step, such as where a rank was killed.
+    `title` is that of the picture, if it is not about what comes after each step.
 
     >>> print(Curve([2.0, 1.0, 0.5], "loss of rank 0"))
     2.0000 ... 0.5000
@@ -35,6 +36,7 @@ class Curve:
     done: int = 0
     per_step: int = 1
     marks: dict[float, str] = field(default_factory=dict)
+    title: str = ""
 
     def __str__(self) -> str:
         if isinstance(self.values, dict):
@@ -52,7 +54,7 @@ class Curve:
 
     @property
     def shows(self) -> str:
-        return f"The {self.label} after each step"
+        return self.title or f"The {self.label} after each step"
 
     @default_style
     def draw(self, title: str, ranks: Sequence[Curve]) -> Figure:
@@ -94,7 +96,7 @@ class Curve:
         axes.tick_params(labelsize=SMALL)
         figure.legend(loc="outside right upper", fontsize=SMALL, frameon=False)
         axes.spines[["top", "right"]].set_visible(False)
-        figure.set_label(f"Curves of {title}: {'; '.join(told)}.")
+        figure.set_label(f"{title}: {'; '.join(told)}.")
         return figure
 
 

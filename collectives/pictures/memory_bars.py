@@ -75,7 +75,7 @@ class MemoryBars:
             held = ", ".join(f"{kind} {size:,} bytes" for kind, size in parts.items())
             told.append(f"{name}: {held}.")
         bottom = top + _PITCH * len(self.bars) - 0.15
-        legend = f"The bytes that {self.whose} holds, all bars on one scale."
+        legend = "All bars are on one scale, in bytes."
         if self.limit:
             for number in range(len(self.bars)):  # not through the words between them
                 mark = limit, top + _PITCH * number - 0.05, 0.02, _BAR + 0.1

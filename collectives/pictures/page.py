@@ -95,8 +95,7 @@ class Canvas:
     def paragraph(self, text: str, y: float) -> float:
         """Write a text, as wide as the page, below this height; return where it ends."""
         lines = wrapped(text, self.width - 2 * MARGIN)
-        for number, line in enumerate(lines, 1):
-            self.write(MARGIN, y + LINE * number, line, label=BELOW)
+        self.lines(MARGIN, y + LINE, lines, label=BELOW)
         return y + LINE * len(lines)
 
     def end_with(self, legend: str, y: float, words: str) -> Canvas:

@@ -115,7 +115,7 @@ class SchedulePlayback:
         count = sum(map(len, self.messages))
         return f"{len(self.messages)} steps, {count} messages"
 
-    shows = "Who sends to whom in each step, and what every rank holds then"
+    shows = StepLog.shows
 
     def draw(self, title: str, ranks: Sequence[SchedulePlayback]) -> Figure:
         """Every rank returned the same."""

@@ -11,7 +11,8 @@ them went wrong. A collective that its group makes again and again is one bar.
 
 Lines keep clear of the words: ticks stand before the bars, and dotted lines at the left of a bar.
 An arrow has the colour of its sender. To the next lane it is straight. To another one it leaves its
-bar at the right, goes between the lanes and between the columns, and arrives from the right.
+bar at the right, goes between the lanes, or outside of all from the first and the last one, and
+between the columns, and arrives from the right.
 """
 
 from collections import Counter, defaultdict
@@ -111,15 +112,17 @@ class Lanes:
         y, to = self.y(rank, row), self.y(receiver, row)
         x = self.x(end, row)
         start = self.x(begin, row) + (_PAD + 0.12) * (self.row(begin) == row)
-        edge = y + down * self.height / 2
+        rim = y + down * self.height / 2
         if abs(self.places[receiver] - self.places[rank]) == 1:
-            return [(start, edge), (x - 0.3, to - down * self.height / 2)]
+            return [(start, rim), (x - 0.3, to - down * self.height / 2)]
         beside = _TRACKS[track % len(_TRACKS)]
         arrives = [(x + beside, to), (x - _END, to)]
         if until == end:
             return [(x - _END, y), (x + beside, y), *arrives]
-        is_outer = self.places[rank] in (0, len(self.places) - 1)
-        along = edge + down * 0.09 if not is_outer else y - down * (self.height / 2 + 0.09)
+        along = rim + down * 0.09
+        if self.places[rank] in (0, len(self.places) - 1):
+            # Outside there is room. Between the lanes it would lie beside straight arrows.
+            along = y - down * (self.height / 2 + 0.09)
         if until > end or self.row(until - 1) < row:  # it leaves in the middle of its bar
             begins = [(start, y + (along - y) * 0.6), (start, along)]
         else:

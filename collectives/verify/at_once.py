@@ -38,7 +38,7 @@ _GROUPS = 50
 # grow by so many bytes. A group of gloo costs about 100 KiB while it lives.
 GROWTH = 16 * 2**20
 # Many calls have so many elements: 500 tensors that a backend keeps are more than that.
-_KEPT = 10_000
+_LENGTH_OF_MANY = 10_000
 # A late rank comes after so many seconds.
 _LATE = 0.2
 
@@ -51,14 +51,14 @@ def questions(
         for name in (name for name in CALLS if called(FORMS[name])):
             cells = {
                 elements: _cell(name, backend, device, size, elements)
-                for elements in (1000, _KEPT, 65_537)
+                for elements in (1000, _LENGTH_OF_MANY, 65_537)
             }
             for case, run, elements in (
                 (f"{_IN_FLIGHT} in flight", in_flight, 1000),
                 (f"{_IN_FLIGHT} in flight, 65,537 elements", in_flight, 65_537),
                 (NOT_EARLY, not_early, 1000),
                 ("tensors reused after wait()", reused, 65_537),
-                (f"{_MANY:,} calls of the same tensors", many, _KEPT),
+                (f"{_MANY:,} calls of the same tensors", many, _LENGTH_OF_MANY),
             ):
                 if run is many and size != min(world_sizes):
                     continue

@@ -7,6 +7,7 @@ from collectives.pictures.colours import LIGHT, PALETTE, edge, tint
 from collectives.pictures.page import LINE, MARGIN, TOP, WIDEST, Canvas, Look, default_style
 
 _HEIGHT, _PITCH, _LEFT = 0.3, 0.4, MARGIN + 0.8
+_LEAST = 5.2  # a page has room for the line above an order
 _COLOURS = {
     "forward": PALETTE[6],
     "backward": PALETTE[7],
@@ -101,7 +102,7 @@ class PipelineOrders:
     def __str__(self) -> str:
         return ", ".join(f"{one.name}: {one.length}" for one in self.orders)
 
-    shows = "What each rank of the pipeline does in each slot"
+    shows = PipelineSlots.shows
 
     @default_style
     def draw(self, title: str, ranks: Sequence["PipelineOrders"]) -> Canvas:
@@ -111,10 +112,11 @@ class PipelineOrders:
 
 def _draw_orders(orders: Sequence[PipelineSlots], title: str, legend: str) -> Canvas:
     """A panel for each order, with a lane for each rank. Later parts of a rank are pale."""
-    canvas, told = Canvas(title), []
+    longest = max(one.length for one in orders)
+    step = min(0.32, (WIDEST - _LEFT - MARGIN) / longest)
+    canvas, told = Canvas(title, min(max(_LEFT + step * longest + MARGIN, _LEAST), WIDEST)), []
     kinds = {kind for one in orders for _, kind, *_ in one.begins}
     canvas.key({kind: colour for kind, colour in _COLOURS.items() if kind in kinds})
-    step = min(0.32, (WIDEST - _LEFT - MARGIN) / max(one.length for one in orders))
     y = TOP + 1.6 * LINE
     for one in orders:
         waits = " or ".join(map(str, sorted({*one.waiting()})))

@@ -5,7 +5,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from collectives.pictures.colours import GREY, LIGHT, colour_of
-from collectives.pictures.page import LINE, MARGIN, TOP, WIDEST, Canvas, default_style
+from collectives.pictures.page import (
+    LINE,
+    MARGIN,
+    TOP,
+    VALUE,
+    WIDEST,
+    Canvas,
+    breadth,
+    default_style,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -71,8 +80,11 @@ class Slices:
         between = _ARROW if self.call else _BETWEEN
         room = WIDEST - 3 * MARGIN - between * (len(shapes) - 1)
         highest = max(height for height, _ in shapes)
-        scale = min(room / sum(width for _, width in shapes), _LARGEST / highest)
-        canvas, x, y, told = Canvas(title), 2 * MARGIN, TOP + 4.2 * LINE, []
+        across = sum(width for _, width in shapes)
+        scale = min(room / across, _LARGEST / highest)
+        needed = scale * across + between * (len(shapes) - 1) + 3 * MARGIN
+        page = min(max(needed, 2 * MARGIN + breadth(title, 11), 4.6), WIDEST)
+        canvas, x, y, told = Canvas(title, page), 2 * MARGIN, TOP + 4.2 * LINE, []
         canvas.chips(len(ranks))
         for name, (height, width) in zip(self.slices, shapes, strict=True):
             canvas.write(x, y - 1.7 * LINE, name.removesuffix(".weight"), weight="bold")
@@ -119,4 +131,5 @@ class Slices:
                     box = (x + scale * columns.start, y + scale * rows.start)
                     box += (scale * len(columns), scale * len(rows))
                     word = "" if giver == taker else word
-                    canvas.cell(box, word, colour_of(mine), f"{name}/{giver}-{taker}")
+                    gid, look = f"{name}/{giver}-{taker}", {"edgecolor": LIGHT}
+                    canvas.cell(box, word, colour_of(mine), gid, size=VALUE, **look)

@@ -51,7 +51,7 @@ class TravellingBlocks:
         """The pair of queries i and keys j has the gid <name>/r<rank>/<i>-<j>."""
         count, left, top = len(self.rounds), MARGIN + 1.15, TOP + 1.7 * LINE
         step = min(1.3, (WIDEST - left - 0.85 - MARGIN) / count)
-        canvas, told = Canvas(f"{title}: {self.name}"), []
+        canvas, told = Canvas(title), []
         for number in range(count):
             canvas.write(left + step * number + _SIDE, top - 0.1, f"round {number}", ha="center")
         for rank, rounds in enumerate(self.rounds):
@@ -76,5 +76,4 @@ class TravellingBlocks:
                     f"{pairs}."
                 )
             canvas.write(left + step * count, y + _SIDE, f"{self.pairs[rank]} boxes")
-        words = f"{title}: {self.name}. {' '.join(told)}"
-        return canvas.end_with(_LEGEND, top + _PITCH * count, words)
+        return canvas.end_with(_LEGEND, top + _PITCH * count, f"{title}. {' '.join(told)}")

@@ -53,7 +53,7 @@ from one_process import UPDATES, backward, shard_of, train, without_state
 # ![Bars for DDP and the three stages of ZeRO: from stage to stage another part becomes an
 # eighth](../../docs/ideas/zero.svg)
 #
-# These are the bytes that each of eight ranks holds of a model of 7 billion parameters: 4 bytes for
+# These are the bytes that each of eight ranks holds of a model of 8 billion parameters: 4 bytes for
 # a parameter and for its gradient, and 8 for the state of Adam.
 
 # %% [markdown]

@@ -125,7 +125,7 @@ def tokens_as_weights(rank, world_size, device):
     check_training(trained, expected, "tokens")
     mine = digits(device)[1][batches()[0]][rank::world_size]
     tokens = [int((part > 2).sum()) for part in mine.chunk(4)]
-    legend = "The number is that of the tokens in a micro-batch."
+    legend = "The digits 0, 1 and 2 are padding, and do not count."
     shows = "How many tokens each micro-batch of a rank has"
     return {"tokens": RankGrid({"step 1": tokens}, "micro-batch", legend, shows=shows)}
 

@@ -46,8 +46,9 @@ from collectives.semantics.late_peer import LatePeer
 # ![The first bucket travels while backward still computes the gradients of the first two
 # layers](../../docs/ideas/buckets.svg)
 #
-# Time goes from left to right. The first bucket holds the gradients of layers 4 and 3, so it
-# travels while `backward()` computes those of layers 2 and 1.
+# From left to right is the order of events, and a bar goes from the start of a bucket to its
+# `wait()`. The first bucket holds the gradients of layers 4 and 3, so it travels while `backward()`
+# computes those of layers 2 and 1.
 
 # %% [markdown]
 # ## The code

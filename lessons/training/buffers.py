@@ -98,7 +98,8 @@ def buffers(rank, world_size, device):
     expected, _ = train(network(nn.BatchNorm1d, device), backward, batches(world_size), device)
     check_training(trained, expected, "each shard by itself")
     check(drift > 0.01, rank > 0, "the buffers have drifted")
-    one_mean = Curve(mean[44:56], "mean", done=22, per_step=2)
+    title = "One running mean, before and after each step"
+    one_mean = Curve(mean[44:56], "mean", done=22, per_step=2, title=title)
     correct = {"right, own buffers": own, "right, buffers of rank 0": of_rank_0}
     return {"one mean": one_mean, "drift": f"{drift:.1%}"} | correct
 

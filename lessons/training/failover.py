@@ -31,9 +31,9 @@ from torch.distributed.run import get_args_parser
 # ## The idea
 #
 # You cannot replace one rank alone, because all others wait for it in a collective. So the launcher
-# ends all ranks and starts all of them again. Three things you know from
-# [checkpoint](../../notebooks/training/checkpoint.ipynb): the newest file is complete wherever the
-# program is killed, the program loads before it trains, and a step that is made again gives the
+# ends all ranks and starts all of them again. Four things are left to your program. Three you know
+# from [checkpoint](../../notebooks/training/checkpoint.ipynb): the newest file is complete wherever
+# the program is killed, the program loads before it trains, and a step that is made again gives the
 # same bits. The fourth is new: the new ranks must not find the addresses of the killed ones.
 #
 # Some failures are announced. A cluster that needs its machines sends the signal SIGTERM to the

@@ -28,11 +28,11 @@ from torch.utils.data import DataLoader, DistributedSampler
 #
 # A `DataLoader` loads only the images of its own rank, because `DistributedSampler` shuffles all
 # numbers with the seed `seed + epoch`, repeats the first ones at the end until n divides their
-# count, and gives rank r every n-th of them.
+# count, and gives rank r every n-th of them from position r on.
 #
 # ![Two ranks take turns in a shuffled list of eight images](../../docs/ideas/sampler.svg)
 #
-# Eight images are shuffled here, and two ranks take turns. A box has its image's number.
+# Here two ranks take turns. A box has the number of its image.
 
 # %% [markdown]
 # ## The code

@@ -40,8 +40,8 @@ from torch.utils.data import DataLoader, TensorDataset
 # | 4. data | as they are | `DataLoader(..., pin_memory=True)`, `.to(device, non_blocking=True)` |
 # | 5. types | float64, for the proof | float32 parameters, `torch.autocast(..., torch.bfloat16)` |
 #
-# [wrapped_in_ddp](../../notebooks/route/wrapped_in_ddp.ipynb) makes the first three: `local_rank`
-# is the number that torchrun puts into `LOCAL_RANK`.
+# [wrapped_in_ddp](../../notebooks/route/wrapped_in_ddp.ipynb) makes the first three of these
+# changes. `local_rank` is the number that torchrun puts into `LOCAL_RANK`.
 #
 # We have run this lesson on the CPU only. What it says about GPUs is documented.
 
