@@ -139,6 +139,37 @@ def test_an_error_of_the_gpu_comes_before_the_timeouts_of_others(tmp_path):
     )
 
 
+FIRST = """Root Cause (first observed failure):
+[0]:
+  time      : 2024-05-01_09:59:58
+  host      : gpu7
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 89)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+"""
+
+
+def test_ranks_that_all_waited_are_told_with_their_lines_and_none_as_the_first(tmp_path):
+    waited = "RuntimeError: Timed out waiting 4000ms for recv operation to complete"
+    lines = [*FAILED[:-1], waited]
+    elsewhere = [line.replace("line 12", "line 9") for line in lines]
+    log = prefixed("[rank0]: ", lines) + prefixed("[rank1]: ", lines)
+    assert said(log + prefixed("[rank2]: ", elsewhere) + FIRST, tmp_path).splitlines()[:3] == [
+        "hang: each of these ranks waited for another one, until its time limit",
+        "  ranks 0,1 at train.py:12",
+        "  rank 2 at train.py:9",
+    ]
+
+
+def test_a_traceback_that_is_in_the_log_is_not_said_to_be_missing(tmp_path):
+    log = prefixed("[rank0]: ", [*FAILED[:-1], LOST]) + FIRST
+    assert said(log, tmp_path).startswith(
+        "raised: rank 0 (local rank 0) on gpu7 ended first, by exit code 1, and its error in line 6 "
+        "speaks of another rank"
+    )
+
+
 def test_two_causes_are_both_told_the_earlier_one_first(tmp_path):
     log = prefixed("[rank1]: ", FAILED) + prefixed("[rank0]: ", [*FAILED[:-1], "OSError: disk"])
     assert said(log, tmp_path).splitlines()[:2] == [

@@ -9,8 +9,10 @@ from collectives.diagnosis.log.endings import LoggedEnd
 from collectives.diagnosis.log.job import Logs
 from collectives.diagnosis.log.lines import LineWriter
 from collectives.diagnosis.log.messages import Sighting
+from collectives.words import ranks
 
 _FEW = 6
+_TIMED_OUT = re.compile(r"timed? ?out", re.IGNORECASE)
 
 
 def headlines(logs: Logs) -> list[str]:
@@ -96,12 +98,34 @@ def _without_a_cause(logs: Logs) -> list[str]:
         return [cause.interrupted(interrupted, _namer(logs))]
     if any(one.message.kind == "cause" for one in logs.sightings.values()):
         return []
+    if waited := _waited(logs):
+        return [waited]
     roots = [one for one in logs.endings.all if one.is_first and (one.code or 0) > 0]
     if roots:
         one = roots[-1]
-        said = f" with {one.error}" if one.error else "; its traceback is not in this log"
+        raised = [
+            each for each in logs.tracebacks.raised if each.writer.rank == one.rank is not None
+        ]
+        said = "; its traceback is not in this log"
+        if one.error:
+            said = f" with {one.error}"
+        elif raised:
+            said = f", and its error in line {raised[-1].lines[-1]} speaks of another rank"
         return [f"raised: {one.who} ended first, by {one.how}{said} (line {one.line})"]
     return _lacking(logs)
+
+
+def _waited(logs: Logs) -> str:
+    """Where each rank gave up, if all tracebacks of ranks are those of timeouts."""
+    last = {one.writer.rank: one for one in logs.tracebacks.raised if one.writer.rank is not None}
+    if len(last) < 2 or not all(_TIMED_OUT.search(one.errors[-1][1]) for one in last.values()):
+        return ""
+    places: dict[str, set[int]] = {}
+    for rank, one in sorted(last.items()):
+        places.setdefault(one.places[-1] or "a line that is not in this log", set()).add(rank)
+    rows = [f"  {ranks(numbers)} at {place}" for place, numbers in places.items()]
+    said = "hang: each of these ranks waited for another one, until its time limit"
+    return "\n".join([said, *rows])
 
 
 def _lacking(logs: Logs) -> list[str]:
