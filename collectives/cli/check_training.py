@@ -63,7 +63,8 @@ def check_training(
         command = [os.path.relpath(script[0]), *script[1:]]
         seen = run.check(command, nproc, timeout, shlex.split(again), device == "cpu")
         findings = report.judge(seen)
-        status = int(any(finding.state == "wrong" for finding in findings.values()))
+        is_wrong = any(finding.state == "wrong" for finding in findings.values())
+        status = int(is_wrong or report.are_apart(seen))
         if not status and (why := report.cannot_run(seen)):
             status = 3
         print_text(f"cannot run here: {why}" if status == 3 else report.write(seen, findings))

@@ -91,13 +91,18 @@ def _are_equal(rows: Iterable[Iterable]) -> bool | None:
     return all(equal) if equal else None
 
 
+def are_apart(seen: Seen) -> bool:
+    """Whether ranks that should have one model train several."""
+    return have_equal_weights(seen) is False and not seen.may_share_a_model()
+
+
 def difference(seen: Seen) -> str:
     """How far the weights lie apart after the first steps, on one rank and on several."""
     if seen.one.draws():
-        return "no, forward draws random numbers"
+        return "not compared, because forward draws random numbers"
     firsts = next(side_by_side([seen.one, *seen.ranks], "training"), None)
     if firsts is None:
-        return "no, not all have loaded samples and trained with them"
+        return "not compared, because not all have loaded samples and trained with them"
     begins = [one.begin["weights"] for one in firsts[:2]]
     apart: list[float] = []
     count = 0
@@ -106,14 +111,14 @@ def difference(seen: Seen) -> str:
         if not samples or alone["samples"] != samples:
             break
         if not alone["weights"] or len(alone["weights"]) != len(steps[0]["weights"]):
-            return "no, not all weights can be seen, or a rank has others than one process"
+            return "not compared, because not all weights can be seen, or a rank has others"
         pairs = zip(alone["weights"], steps[0]["weights"], strict=True)
         apart += [abs(a - b) for a, b in pairs]
         count += 1
     if not count:
-        return "no, a step has other samples on one rank"
+        return "not compared, because a step has other samples there"
     if str(begins[0]) != str(begins[1]):
-        return "no, they begin with other weights"
+        return "not compared, because they begin with other weights"
     furthest = max(apart, key=lambda one: (math.isnan(one), one))  # NaN, if there is one
     return f"at most {furthest:.1e} apart after {counted(count, 'step')}"
 
@@ -152,18 +157,24 @@ def write(seen: Seen, findings: dict[str, Finding]) -> str:
         *((it["pass"], *it["ranks"], it["missing"], it["twice"]) for it in samples(seen)),
     ]
     lines += ["", *(_row(["?" if cell is None else cell for cell in row]) for row in rows), ""]
-    equal = {True: "equal on all ranks", False: "not equal on all ranks", None: "?"}
+    equal = {True: "equal on all ranks", False: "not equal on all ranks", None: "none"}
     lines += [f"weights that can be seen: {equal[have_equal_weights(seen)]}"]
+    if are_apart(seen):
+        lines += [
+            "  So the ranks train several models. If no fault above says why: a forward that goes"
+        ]
+        lines += ["  past DDP, as model.module(x) does, averages no gradients."]
     lines += [f"buffers in the validation: {equal[have_equal_buffers(seen)]}"]
     if have_equal_buffers(seen) is False:
         lines += ["  as with a batch norm. So each rank measures another model: broadcast"]
         lines += ["  model.module.buffers() before."]
-    lines += [f"steps, compared with those of one rank: {difference(seen)}"]
+    lines += [f"steps, beside those of one rank: {difference(seen)}"]
     if seen.verdict.kind is Ending.SLOW:
         lines += ["it was stopped by --timeout: with fewer steps, or samples, more is seen"]
     if names := libraries(seen):
         lines += [f"not looked at: what {', '.join(names)} does by itself"]
-    return "\n".join([*lines, "", counted(len(wrong), "fault") + " found"])
+    apart = ", and the ranks train several models" if are_apart(seen) else ""
+    return "\n".join([*lines, "", f"{counted(len(wrong), 'fault')} found{apart}"])
 
 
 def _row(cells: list) -> str:

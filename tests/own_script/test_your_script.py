@@ -82,6 +82,16 @@ def test_the_cured_script_is_fine_and_nothing_is_left_of_it(tmp_path):
     assert children() <= before
 
 
+@pytest.mark.slow
+def test_ranks_that_average_no_gradients_are_told_although_no_fault_is_found(tmp_path):
+    past_ddp = CURED.replace(
+        "model(images.to(device)), labels", "model.module(images.to(device)), labels"
+    )
+    found, done = checked(tmp_path, past_ddp)
+    assert (done.returncode, wrong(found), found["equal_weights"]) == (1, {}, False)
+    assert done.stdout.rstrip().endswith("0 faults found, and the ranks train several models")
+
+
 def test_cured_has_at_most_90_lines_and_those_that_the_page_keeps():
     assert len(CURED.splitlines()) <= 90
     assert [one["line"] for one in script_page.KEPT if one["line"] not in CURED] == []
