@@ -74,7 +74,7 @@ def test_where_all_stand_at_one_line_the_variables_that_differ_are_shown():
 
 def test_a_rank_that_has_ended_is_named():
     text = says(row(0, 22), row(2, 22), ended=[1])
-    assert "rank  1    has ended: no process has this number" in text
+    assert "rank  1    ended: no process has this number" in text
     assert "-> rank 1 left: a collective of all ranks cannot end without" in text
 
 
@@ -225,6 +225,10 @@ def test_jobs_that_hang_or_move_are_told_apart_below_one_shell(shell, tmp_path):
     assert whole["status"] == 1
     assert whole["says"].count("\njob ") == 3
     assert "outside torch.distributed: rank 1" in whole["says"]
+    # Below one rank nothing is known of the others.
+    job = next(one for one in whole["jobs"] if len(one["ranks"]) == 3)
+    alone = [look.look(one["pid"], 0.1)["jobs"][0] for one in job["ranks"]]
+    assert [(len(one["ranks"]), one["ended"]) for one in alone] == [(1, [])] * 3
 
 
 def differences(done, whole):

@@ -48,6 +48,7 @@ def look(pid: int, between: float) -> dict:
         if not found:
             raise ValueError(_no_ranks(members, pid, python))
         states = _states(program, found, between)
+        above = _above(members[pid], found)
         documents = [_job(job, members, states) for job in jobs(found, members, pid)]
     except NoRightError:
         raise ValueError(_no_right(pid)) from None
@@ -56,8 +57,9 @@ def look(pid: int, between: float) -> dict:
         "machine": socket.gethostname(),
         "command": _short(members[pid].command),
         "between": between,
-        "above": _above(members[pid], found),
-        "jobs": documents,
+        "above": above,
+        # Below a rank, its job's others are not to be expected.
+        "jobs": [one | {"ended": []} for one in documents] if above else documents,
     }
 
 

@@ -78,7 +78,7 @@ def _job(job: dict, several: bool) -> str:
     if any(name is None for name in names.values()):
         return _unnumbered(rows)
     lines = {row["rank"]: (_doing(row), _where(row, several)) for row in rows}
-    lines |= dict.fromkeys(job["ended"], ("has ended: no process has this number", ""))
+    lines |= dict.fromkeys(job["ended"], ("ended: no process has this number", ""))
     return report.write("", lines, _notes(job)).removeprefix("\n")
 
 
@@ -118,7 +118,9 @@ def _notes(job: dict) -> list[str]:
     notes = []
     seen = {row["rank"] for row in rows} | set(ended)
     if size and (elsewhere := set(range(size)) - seen):
-        notes.append(f"not looked at: {ranks(elsewhere)} of {size}, on another machine or ended")
+        notes.append(
+            f"not looked at: {ranks(elsewhere)} of {size}, not below this process, or ended"
+        )
     waiting = [row for row in rows if row["state"] in ("waits", "stopped")]
     moving = [row["rank"] for row in rows if row["state"] in ("moves", "runs")]
     if waiting:
