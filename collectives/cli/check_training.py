@@ -51,7 +51,10 @@ def check_training(
         if not script:
             raise ValueError("name your script, as in -- train.py --epochs 2.")
         if not Path(script[0]).is_file():
-            raise ValueError(f"there is no {script[0]} here: name your script, without python.")
+            raise ValueError(
+                f"there is no {script[0]} here: name your script, without python or torchrun, "
+                "as in -- train.py --epochs 2."
+            )
         if not Path(script[0]).resolve().is_relative_to(Path.cwd()):
             raise ValueError(f"{script[0]} is not below this folder: go to where you start it.")
         if device not in (None, "cpu", "cuda"):

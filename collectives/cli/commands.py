@@ -129,7 +129,12 @@ def env() -> None:
 app.command("run", no_args_is_help=True, epilog=cli_run.STATUSES)(cli_run.run)
 app.command("matrix", epilog=cli_matrix.STATUSES)(cli_matrix.matrix)
 app.command("verify", epilog=cli_verify.STATUSES, no_args_is_help=True)(cli_verify.verify)
-app.command("diagnose", epilog=cli_diagnose.STATUSES, no_args_is_help=True)(cli_diagnose.diagnose)
+app.command(
+    "diagnose",
+    epilog=cli_diagnose.STATUSES,
+    no_args_is_help=True,
+    context_settings={"allow_interspersed_args": False},  # what follows a command is the command's
+)(cli_diagnose.diagnose)
 app.command("check-training", epilog=cli_check_training.STATUSES, no_args_is_help=True)(
     cli_check_training.check_training
 )

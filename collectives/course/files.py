@@ -44,7 +44,8 @@ def of_chapter(chapter: chapters.Chapter) -> list[Path]:
 
 
 def find(name: str) -> Path:
-    """The file of a lesson, by its name (all_reduce, mistakes/order) or a path that ends in .py.
+    """The file of a lesson, by its name (all_reduce, mistakes/order), its name within its chapter
+    (order), if no other has that, or a path that ends in .py.
 
     ValueError if there is none.
     """
@@ -56,13 +57,14 @@ def find(name: str) -> Path:
             hint = f" The lesson of that name is {path.stem!r}." if path.stem in lessons else ""
             raise ValueError(f"there is no file {name}.{hint}")
         return path
-    if name not in lessons:
+    found = [lessons[one] for one in lessons if name in (one, one.rpartition("/")[2])]
+    if len(found) != 1:
         hint = did_you_mean(name, [*lessons, *known])
         raise ValueError(
-            f"there is no lesson or chapter {name!r}: {hint}The lessons are {', '.join(lessons)}; "
-            f"the chapters are {', '.join(known)}; or give the path of a .py file."
+            f"there is no lesson or chapter {name!r}: {hint}`collectives list` shows all. "
+            "Or give the path of a .py file."
         )
-    return lessons[name].path
+    return found[0].path
 
 
 def summary(path: Path) -> str:

@@ -60,7 +60,12 @@ def run(
                 command, env=environment(folder), preexec_fn=bound, stdout=output, stderr=output
             )
         except OSError as error:
-            raise ValueError(f"{command[0]} cannot be run: {error.strerror}.") from None
+            why = f"{command[0]} cannot be run: {error.strerror}."
+            if command[0].endswith(".py"):
+                why = (
+                    f"{command[0]} is no command: -- torchrun --nproc-per-node 2 {command[0]}, say."
+                )
+            raise ValueError(why) from None
         job = Job(folder)
         job.table.command = process.pid
         monitor = JobMonitor(job, hang_after, report, command)

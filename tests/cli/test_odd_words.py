@@ -64,6 +64,8 @@ ODD = {
     "bench bus --json .": ". cannot be written: Is a directory",
     f"bench bus --csv {LONG}": "cannot be written: File name too long",
     "diagnose --json . -- true": ". cannot be written: Is a directory",
+    "diagnose ./exits.py --epochs 2": "is no command: -- torchrun --nproc-per-node 2 ./exits.py",
+    "check-training -- python exits.py": "name your script, without python or torchrun",
 }
 
 

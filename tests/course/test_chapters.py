@@ -106,6 +106,12 @@ def test_run_takes_lessons_chapters_and_paths_in_the_order_in_which_they_are_nam
     assert found == [files.find("mistakes/order"), *calls, mine, *mistakes]
 
 
+def test_a_lesson_is_also_found_by_the_name_that_it_has_in_its_chapter():
+    assert files.find("sampler") == files.find("training/sampler")
+    with pytest.raises(ValueError, match="did you mean 'training/sampler'"):
+        files.find("samplr")
+
+
 def test_all_means_every_lesson_that_runs_in_the_readers_own_world():
     """A chapter that starts worlds of its own, or that needs an extra, must be named."""
     known = chapters.read()

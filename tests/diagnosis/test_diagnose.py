@@ -277,6 +277,14 @@ def test_a_program_that_raises_is_reported_with_the_line_and_the_end_of_a_long_m
     assert re.search(r"ValueError: begins.* \.\.\. .*ends$", verdict["says"], re.MULTILINE)
 
 
+def test_torchruns_table_of_ranks_that_failed_before_torch_was_called_is_not_repeated(tmp_path):
+    python, file = script(tmp_path, "raise SystemExit(4)")
+    torchrun = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    verdict, done = diagnose(tmp_path, *torchrun, file)
+    assert (verdict["verdict"], done.returncode) == ("raised", 1)
+    assert "torchrun's ranks failed before they called torch.distributed" in verdict["says"]
+
+
 def test_the_users_own_sitecustomize_and_module_of_our_name_still_run(tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.SITE = 'theirs'\n")
     (tmp_path / "collectives.py").write_text("NAME = 'theirs'\n")

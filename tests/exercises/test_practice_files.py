@@ -224,6 +224,10 @@ if dist.get_rank() == 1:
 STOPPED = ["shift_right", "all_reduce_from_two_calls", "sub_groups", "overlap", "a_checkpoint"]
 
 
+def test_an_exercise_is_also_found_by_its_file_in_a_readers_folder():
+    assert registry.find("02_neighbours.py") == registry.find("neighbours")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STOPPED)
 def test_a_rank_that_is_stopped_for_long_does_not_hang(name, told):

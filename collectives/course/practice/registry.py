@@ -3,6 +3,7 @@ each folder exercises/CHAPTER/NAME. This module imports no torch: `practice list
 """
 
 import functools
+import re
 import tomllib
 from pathlib import Path
 
@@ -37,8 +38,12 @@ def number(wanted: Exercise) -> int:
 
 
 def find(name: str) -> Exercise:
-    """ValueError, with the nearest name, if there is none."""
+    """By its name, or that of its file in a reader's folder (02_average_the_gradients.py).
+
+    ValueError, with the nearest name, if there is none.
+    """
     exercises = read()
+    name = re.sub(r"^\d+_|\.py$", "", name)
     if name not in exercises:
         raise ValueError(
             f"there is no exercise {name!r}: {did_you_mean(name, exercises)}"

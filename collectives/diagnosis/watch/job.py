@@ -328,6 +328,12 @@ class Job:
         file, line, function = raised["where"]
         rank = int(raised["rank"]) if raised["rank"] is not None else -1
         who = f"rank {rank}" if rank >= 0 else "a process without a rank"
+        if raised["text"].startswith("ChildFailedError"):  # its text is a page of numbers
+            return Verdict(
+                Ending.RAISED,
+                "torchrun's ranks failed before they called torch.distributed: what they printed "
+                "says why",
+            )
         guilty = Call("", rank=rank, file=file, line=line, function=function)
         return Verdict(Ending.RAISED, f"{who}: {raised['text']}\n  {location(guilty)}", (guilty,))
 
