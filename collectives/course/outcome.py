@@ -6,7 +6,6 @@ import linecache
 import os
 import re
 import signal
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
+from collectives.recording import stack
 from collectives.recording.ending import Ending
 from collectives.recording.lost_peer import PEER_IS_GONE
 from collectives.semantics.check import Mismatch
@@ -108,7 +108,11 @@ def _meet(store, where: str, world_size: int) -> None:
 
 
 def _outcome_of(error: BaseException, step: Callable) -> RankOutcome:
-    line = _line(traceback.extract_tb(error.__traceback__), step.__code__.co_filename)
+    raised_in = [
+        (frame.filename, frame.lineno or 0, frame.name)
+        for frame in reversed(traceback.extract_tb(error.__traceback__))
+    ]
+    line = stack.line_of(step.__code__.co_filename, raised_in)
     if isinstance(error, Mismatch):
         return RankOutcome(Ending.WRONG, error.difference)
     if isinstance(error, SystemExit):
@@ -124,11 +128,6 @@ def _outcome_of(error: BaseException, step: Callable) -> RankOutcome:
     kind = type(error).__name__
     detail = f"{kind}: {sentence[0] if sentence else message}"
     return RankOutcome(Ending.RAISED, detail, line, text, kind)
-
-
-def _line(stack: traceback.StackSummary, file: str) -> int:
-    """The innermost line of this file in a stack; 0 if there is none."""
-    return next((frame.lineno or 0 for frame in reversed(stack) if frame.filename == file), 0)
 
 
 def _set_torchrun_environment(port: int) -> None:
@@ -155,10 +154,9 @@ def _hang_limit(
     subtle: a rank that waits in C++ cannot be interrupted. Another thread records its outcome, and
     stops the process or ends it.
     """
-    main = threading.get_ident()
 
     def record_hang() -> None:
-        line = _line(traceback.extract_stack(sys._current_frames()[main]), file)
+        line = stack.line_of(file, stack.stands())
         code = linecache.getline(file, line).partition("  #")[0].strip()
         outcome = RankOutcome(Ending.HUNG, code or "an unknown place", line)
         _record(folder, rank, world_size, outcome)

@@ -84,7 +84,7 @@ class Log:
         with self.answering:
             count = self.writer.count
             self.caught = _handled() or self.caught
-            frames = _main_thread()
+            frames = stack.stands()
             where = stack.named_or_innermost(frames)
             above = [file for file, *_ in frames[: frames.index(where) if frames else 0]]
             answer = {
@@ -200,13 +200,6 @@ def write_error(folder: Path | None, error: Exception) -> None:
         return
     with contextlib.suppress(Exception):
         (folder / f"{os.getpid()}.unwatched").write_text(f"{type(error).__name__}: {error}")
-
-
-def _main_thread() -> list[tuple[str, int, str]]:
-    """The frames of the main thread, innermost first."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    found = traceback.extract_stack(frame) if frame else []
-    return [(one.filename, one.lineno or 0, one.name) for one in reversed(found)]
 
 
 def _handled() -> str:

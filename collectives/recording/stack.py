@@ -5,6 +5,7 @@ import linecache
 import os
 import re
 import sys
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from types import CodeType, FrameType
@@ -72,7 +73,7 @@ def way_here() -> str:
 
 
 def _place(frame: FrameType) -> Frame:
-    return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+    return frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name
 
 
 @functools.cache
@@ -93,6 +94,21 @@ def where(stack: str) -> str:
     call = linecache.getline(file, line).strip()
     path = os.path.relpath(file) if file.startswith(os.getcwd() + os.sep) else file
     return f"{path}:{line} in {function}" + (f": {call}" if call else "")
+
+
+def stands() -> list[Frame]:
+    """The frames in which the main thread of this process stands now, innermost first."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    found: list[Frame] = []
+    while frame is not None:
+        found.append(_place(frame))
+        frame = frame.f_back
+    return found
+
+
+def line_of(file: str, frames: Iterable[Frame]) -> int:
+    """The first line of this file among the frames; 0 if there is none."""
+    return next((line for name, line, _ in frames if name == file), 0)
 
 
 def main_thread(stack: str) -> list[Frame]:

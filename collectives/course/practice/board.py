@@ -5,18 +5,18 @@ one waits in the same case, and what a hang shows belongs to that case alone.
 """
 
 import ctypes
+import itertools
 import mmap
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
 import torch.distributed as dist
 
 from collectives.course.practice import process_group
+from collectives.recording import stack
 
 # Seconds. A rank counts ticks while it is awake: on a busy machine, or when it was stopped, they
 # take longer, and nobody takes it for one that waits.
@@ -76,27 +76,25 @@ class Board:
 
         `calls`: how many this rank has begun and ended.
         """
-        main, place = threading.get_ident(), self.places[rank]
+        place = self.places[rank]
 
         def tick() -> None:
             while True:
                 time.sleep(TICK)
-                now = calls(), *_position(sys._current_frames()[main], file)
+                now = calls(), *_position(file)
                 place.ticks = place.ticks + 1 if now[:2] == (place.calls, place.in_call) else 0
                 place.calls, place.in_call, place.line = now
 
         threading.Thread(target=tick, name="show where this rank is", daemon=True).start()
 
 
-def _position(frame: FrameType | None, file: str) -> tuple[bool, int]:
+def _position(file: str) -> tuple[bool, int]:
     """Whether it is inside a call of torch.distributed, and the line of the reader's file."""
-    files = []
-    while frame is not None and frame.f_code.co_filename != file:
-        files.append(frame.f_code.co_filename)
-        frame = frame.f_back
+    frames = stack.stands()
+    inside = [name for name, *_ in itertools.takewhile(lambda frame: frame[0] != file, frames)]
     in_call = (
-        any(name.startswith(_DISTRIBUTED) for name in files) or process_group.__file__ in files
+        any(name.startswith(_DISTRIBUTED) for name in inside) or process_group.__file__ in inside
     )
     # To import a module of torch.distributed is no call.
-    imports = process_group.IMPORT in files
-    return in_call and not imports, frame.f_lineno if frame is not None else 0
+    imports = process_group.IMPORT in inside
+    return in_call and not imports, stack.line_of(file, frames)
