@@ -1,5 +1,5 @@
 #!/bin/sh
-# In the hub: lay a cable from the switch, which becomes the machine's eth0, and start the machine.
+# In the switch: lay a cable from the switch, which becomes the machine's eth0, and start the machine.
 #
 #   cable.sh NAME ADDRESS RATE BURST DELAY LOSS PYTHON RELAY    "" stands for what is not wanted
 set -e

@@ -1,5 +1,5 @@
 #!/bin/sh
-# In the hub: run a command on a machine.
+# In the switch: run a command on a machine.
 #
 #   enter.sh NAME COMMAND ...
 [ -e "/run/lab/$1" ] || { echo "$1 is off" >&2; exit 255; }

@@ -74,7 +74,7 @@ class Lab:
         }
         self._cable = link.words(rate, delay, loss)
         self._has_relays = delay is not None
-        self._hub: Any = None  # a Popen, while the lab runs
+        self._switch: Any = None  # a Popen, while the lab runs
         self._machines: dict[int, Any] = {}
         self._started: dict[subprocess.Popen, str] = {}  # with the mark of its command
 
@@ -82,7 +82,7 @@ class Lab:
         if reason := available.missing():
             raise Unavailable(reason)
         try:
-            self._start_hub()
+            self._start_switch()
             self.power_on(*self.nodes)
         except BaseException:
             self.close()
@@ -94,14 +94,14 @@ class Lab:
 
     def close(self) -> None:
         """End every process of the lab; with them go its networks, mounts and files."""
-        if self._hub is None:
+        if self._switch is None:
             return
-        hub, self._hub = self._hub, None
+        switch, self._switch = self._switch, None
         # Its child is the first process of the namespace that holds all others: they end with it.
         with contextlib.suppress(psutil.Error):
-            for child in psutil.Process(hub.pid).children():
+            for child in psutil.Process(switch.pid).children():
                 child.kill()
-        for process in (*self._started, *self._machines.values(), hub):
+        for process in (*self._started, *self._machines.values(), switch):
             with contextlib.suppress(OSError):
                 process.stdin and process.stdin.close()
             output.wait(process, "the lab", LIMIT)
@@ -127,7 +127,7 @@ class Lab:
             "HOSTNAME": name(node),
             "PS1": f"{name(node)}$ ",
         }
-        words = [*self._enter_hub(), *where, *words]
+        words = [*self._enter_switch(), *where, *words]
         process = subprocess.Popen(words, **{**options, "env": environ})
         self._started[process] = mark
         return process
@@ -165,22 +165,22 @@ class Lab:
 
     def save(self, name: str, text: str) -> None:
         """Write a file into /run/shared, where all machines see it."""
-        Path(f"/proc/{self._hub.pid}/root/run/shared", name).write_text(text, encoding="utf-8")
+        Path(f"/proc/{self._switch.pid}/root/run/shared", name).write_text(text, encoding="utf-8")
 
     def unplug(self, node: int) -> None:
         """Pull the machine's cable: nothing gets through, and nobody is told."""
-        self._in_hub("ip", "link", "set", name(node), "down")
+        self._in_switch("ip", "link", "set", name(node), "down")
 
     def plug(self, node: int) -> None:
-        self._in_hub("ip", "link", "set", name(node), "up")
+        self._in_switch("ip", "link", "set", name(node), "up")
 
     def power_off(self, node: int) -> None:
         """End a machine as a power cut does: its peers hear nothing of it."""
         # The cable goes first. Otherwise the kernel would close the connections of what it kills.
-        self._in_hub("ip", "link", "delete", name(node))
+        self._in_switch("ip", "link", "delete", name(node))
         if self._has_relays:
-            self._in_hub("ip", "link", "delete", f"{name(node)}-port")
-        self._in_hub("rm", f"/run/lab/{name(node)}")
+            self._in_switch("ip", "link", "delete", f"{name(node)}-port")
+        self._in_switch("rm", f"/run/lab/{name(node)}")
         machine = self._machines.pop(node)
         machine.stdin.close()
         output.wait(machine, name(node), LIMIT)
@@ -188,7 +188,7 @@ class Lab:
     def power_on(self, *nodes: int) -> None:
         """Start machines that are off, with empty disks. All start at the same time."""
         for node in nodes:
-            self._machines[node] = self._popen([*self._enter_hub(), *self._machine(node)])
+            self._machines[node] = self._popen([*self._enter_switch(), *self._machine(node)])
         for node in nodes:
             self._wait_until_ready(self._machines[node], name(node))
 
@@ -208,7 +208,7 @@ class Lab:
         """Fill the machine's own disk, or its /dev/shm, with a file named `full`."""
         self.run(["sh", "-c", 'cat /dev/zero > "$0/full"', folder], on=[node])
 
-    def _in_hub(self, *command: str) -> None:
+    def _in_switch(self, *command: str) -> None:
         self._check("login", list(command))
 
     def _check(self, node: int | str, command: list[str]) -> None:
@@ -216,26 +216,26 @@ class Lab:
         if done.returncode != 0:
             raise ValueError(done.stderr.strip())
 
-    def _start_hub(self) -> None:
-        self._hub = self._popen(
+    def _start_switch(self) -> None:
+        self._switch = self._popen(
             [
                 *("unshare", *available.user_flags(), "-nmuip", "--fork", "--mount-proc"),
-                *(str(_HERE / "hub.sh"), f"{_NETWORK}{_LOGIN}"),
+                *(str(_HERE / "switch.sh"), f"{_NETWORK}{_LOGIN}"),
             ]
         )
         table = ["127.0.0.1 localhost", f"{_NETWORK}{_LOGIN} login"]
         table += [f"{address(node)} {name(node)}" for node in self.nodes]
-        self._hub.stdin.write("\n".join([*table, "", ""]))
-        self._hub.stdin.flush()
-        self._wait_until_ready(self._hub, "the hub")
+        self._switch.stdin.write("\n".join([*table, "", ""]))
+        self._switch.stdin.flush()
+        self._wait_until_ready(self._switch, "the switch")
 
     def _machine(self, node: int) -> list[str]:
         """The command that lays the cable of a machine and starts the machine."""
         words = [name(node), address(node), *self._cable, sys.executable, relay.__file__]
         return [str(_HERE / "cable.sh"), *words]
 
-    def _enter_hub(self) -> list[str]:
-        pid = self._hub.pid
+    def _enter_switch(self) -> list[str]:
+        pid = self._switch.pid
         user = ["-U", "--preserve-credentials"] if available.user_flags() else []
         return [
             *("nsenter", "-t", str(pid), *user, "-m", "-u", "-i", "-n"),

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The first process of a machine, in namespaces of its own below the hub's. Its standard input is a
+# The first process of a machine, in namespaces of its own below the switch's. Its standard input is a
 # pipe from the lab's maker: the machine is off when the pipe ends.
 #
 #   machine.sh NAME ADDRESS RATE BURST DELAY LOSS ...    as cable.sh
@@ -12,7 +12,7 @@ cp /run/lab/hosts "/run/lab/hosts-$name"
 mount --bind "/run/lab/hosts-$name" /etc/hosts
 # Without addresses of IPv6 no interface speaks before it is asked to.
 [ ! -d /proc/sys/net/ipv6 ] || echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6
-# In the hub's network this process, which is pid 1 here, takes its end of the cable.
+# In the switch's network this process, which is pid 1 here, takes its end of the cable.
 nsenter --net=/run/lab/net ip link set "$name-eth0" netns 1 name eth0
 ip -batch - << END
 link set lo up

@@ -2,8 +2,8 @@
 
 python -IS relay.py MACHINE SWITCH SECONDS
 
-It stands for netem, which many kernels lack. It runs in the hub of a lab without this package, and
-ends when an interface is gone.
+It stands for netem, which many kernels lack. It runs in the switch of a lab, without this package,
+and ends when an interface is gone.
 """
 
 import collections

@@ -1,5 +1,5 @@
 #!/bin/sh
-# In the hub: what mpiexec calls in place of ssh. Like ssh it hands the words to a shell.
+# In the switch: what mpiexec calls in place of ssh. Like ssh it hands the words to a shell.
 #
 #   rsh.sh NAME COMMAND ...
 name=$1

@@ -185,8 +185,8 @@ def each_decides_to_resume(seen: Seen) -> Finding:
     found = next(filter(None, loads))[0]
     for rank, own in zip(seen.again, loads, strict=True):
         before = takewhile(lambda note: note["kind"] != "backward", rank.notes)
-        told = {note["name"] for note in before if note["kind"] == "result"} - _NOTHING
-        if rank.all("backward") and not own and not told:
+        reduced = {note["name"] for note in before if note["kind"] == "result"} - _NOTHING
+        if rank.all("backward") and not own and not reduced:
             says = f"a rank loads {found['file']}, and another, which sees none, begins anew"
             return Finding(WRONG, says, found["at"])
     return Finding(FINE)

@@ -80,8 +80,8 @@ class Rank:
     def computed(self) -> list[tuple[dict, dict]]:
         """Each forward that a backward follows, with that."""
         kinds = "forward", "backward"
-        noted = [note for note in self.notes if note["kind"] in kinds]
-        return [(a, b) for a, b in pairwise(noted) if (a["kind"], b["kind"]) == kinds]
+        recorded = [note for note in self.notes if note["kind"] in kinds]
+        return [(a, b) for a, b in pairwise(recorded) if (a["kind"], b["kind"]) == kinds]
 
     def draws(self) -> list[tuple[int, int]]:
         """The state of the random numbers before and after each forward that draws some."""

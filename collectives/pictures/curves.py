@@ -67,7 +67,7 @@ class Curve:
 
         figure = Figure(figsize=(7.2, 3.2), dpi=100, facecolor=PAGE, layout="constrained")
         axes = figure.add_subplot(facecolor=PAGE)
-        told = []
+        sentences = []
         for number, name in enumerate(self._by_name()):
             lines = _lines(name, [curve._by_name()[name] for curve in ranks], self.log)
             for rank, (label, values) in enumerate(lines.items()):
@@ -79,12 +79,12 @@ class Curve:
                 axes.plot(steps, values, label=label, **look)
                 ends = f"{values[0]:.2g} to {values[-1]:.2g}"
                 count = len(values) // self.per_step
-                told.append(f"{label} goes from {ends} in {count} steps")
+                sentences.append(f"{label} goes from {ends} in {count} steps")
         for step, words in self.marks.items():
             axes.axvline(step, color=DARK, linewidth=0.9, linestyle=":")
             look = {"va": "bottom", "ha": "right", "fontsize": SMALL, "rotation": 90}
             axes.text(step, 0.02, f"{words} ", transform=axes.get_xaxis_transform(), **look)
-            told.append(f"at step {step:g}: {words}")
+            sentences.append(f"at step {step:g}: {words}")
         if self.log:
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter("{x:.0e}")
@@ -96,7 +96,7 @@ class Curve:
         axes.tick_params(labelsize=SMALL)
         figure.legend(loc="outside right upper", fontsize=SMALL, frameon=False)
         axes.spines[["top", "right"]].set_visible(False)
-        figure.set_label(f"{title}: {'; '.join(told)}.")
+        figure.set_label(f"{title}: {'; '.join(sentences)}.")
         return figure
 
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from collectives.pictures.data_panels import CallPanel
-from collectives.pictures.origin import Promise, Row, trace
+from collectives.pictures.origin import ExpectedCall, Row, trace
 from collectives.recording.call import SPAN, WORLD, Call
 from collectives.semantics.calls import BY_NAME, GROUPS, POINT_TO_POINT, CallSpec, Layout
 from collectives.words import ranks, runs
@@ -214,14 +214,14 @@ def _traced(together: list[Call], ranks: int, earlier: Sequence[Sequence[Row]]) 
     root = first.peer if spec.peer else None
     agree = len(ops) <= 1 and len({call.peer for call in together}) == 1
     splits = [call.splits for call in all_calls]
-    promise = Promise(spec, root, splits, absent)
+    expected = ExpectedCall(spec, root, splits, absent)
     origins = trace(
         [tensors.get(spec.gives) for tensors in before],
         [tensors.get(spec.gets) for tensors in after],
         op=first.op if len(ops) == 1 else None,
         root=root,
         in_place=spec.in_place,
-        promise=promise if agree else None,
+        expected=expected if agree else None,
         asked=ops,
         earlier=earlier,
         padding=_padding(together, spec),

@@ -50,7 +50,7 @@ class MemoryBars:
 
         What has no room for its number has it below the bar.
         """
-        canvas, told = Canvas(title), []
+        canvas, sentences = Canvas(title), []
         kinds = dict.fromkeys(kind for parts in self.bars.values() for kind in parts)
         colours = dict(zip(kinds, _KINDS, strict=False))
         canvas.key(colours)
@@ -73,7 +73,7 @@ class MemoryBars:
             canvas.write(x + 0.1, y + _BAR / 2, total)
             canvas.write(left, y + _BAR + 0.11, ", ".join(below))
             held = ", ".join(f"{kind} {size:,} bytes" for kind, size in parts.items())
-            told.append(f"{name}: {held}.")
+            sentences.append(f"{name}: {held}.")
         bottom = top + _PITCH * len(self.bars) - 0.15
         legend = "All bars are on one scale, in bytes."
         if self.limit:
@@ -84,4 +84,4 @@ class MemoryBars:
             canvas.write(limit, top - 0.16, text, ha="center", weight="bold")
             legend += f" The line stands at {text}, all that there is."
         legend += f" {self.names}" * bool(self.names)
-        return canvas.end_with(legend, bottom, f"{title}. {' '.join(told)}")
+        return canvas.end_with(legend, bottom, f"{title}. {' '.join(sentences)}")

@@ -68,14 +68,14 @@ def draw(calls: Sequence[Call], grid: tuple[Groups, Groups], title: str) -> Canv
     beside = max(breadth(_calls_of(calls, row)) for row in rows)
     page = max(right + 0.1 + beside + MARGIN, 4.6)
     title = title or f"{counted(len(rows) * len(columns), 'rank')} as a grid of groups"
-    canvas, told = Canvas(title, page), []
+    canvas, sentences = Canvas(title, page), []
     outline: Look = {"facecolor": "none", "linewidth": 1.6, "radius": 0.12, "zorder": 1}
     for number, row in enumerate(rows):
         y, gid = top + _DOWN * number + 0.19, _gid(row)
         width, height = right - left - 0.09, _DOWN - 0.38
         canvas.frame((left, y, width, height), edgecolor=_ROWS, gid=gid, **outline)
         canvas.write(right + 0.06, y + _DOWN / 2 - 0.19, _calls_of(calls, row))
-        told.append(f"Row {', '.join(map(str, row))}: {_calls_of(calls, row)}.")
+        sentences.append(f"Row {', '.join(map(str, row))}: {_calls_of(calls, row)}.")
         for place, column in enumerate(columns):
             (rank,) = set(row) & set(column)
             canvas.chip(left + _ACROSS * (place + 0.5) - CHIP / 2 - 0.04, y + 0.235, rank)
@@ -85,8 +85,8 @@ def draw(calls: Sequence[Call], grid: tuple[Groups, Groups], title: str) -> Canv
         canvas.frame((x, top, width, height), edgecolor=_COLUMNS, gid=gid, **outline)
         text = _calls_of(calls, column)
         canvas.lines(x + _ACROSS / 2 - 0.18, bottom + 0.13, text.split(", "), ha="center")
-        told.append(f"Column {', '.join(map(str, column))}: {text}.")
-    return canvas.end_with(_LEGEND, bottom + 1.7 * LINE, f"{title}. {' '.join(told)}")
+        sentences.append(f"Column {', '.join(map(str, column))}: {text}.")
+    return canvas.end_with(_LEGEND, bottom + 1.7 * LINE, f"{title}. {' '.join(sentences)}")
 
 
 def _gid(group: tuple[int, ...]) -> str:

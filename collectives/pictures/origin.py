@@ -84,7 +84,7 @@ class Origins:
 
 
 @dataclass(frozen=True)
-class Promise:
+class ExpectedCall:
     """A collective of all ranks but `absent`. `splits`: by rank, as `Call.splits` has them."""
 
     spec: CallSpec
@@ -133,7 +133,7 @@ def trace(
     op: str | None = None,
     root: int | None = None,
     in_place: bool = False,
-    promise: Promise | None = None,
+    expected: ExpectedCall | None = None,
     asked: Sequence[str] = (),
     earlier: Sequence[Sequence[Row]] = (),
     padding: float | None = None,
@@ -142,7 +142,7 @@ def trace(
 
     `before` and `after` have one entry for each rank: a tensor of any shape and dtype, a list of
     tensors, or None if the rank has no such buffer. `in_place`: whether `after` has the same
-    buffers as `before`. `promise`: what the call should have done, if its ranks agree. `asked`:
+    buffers as `before`. `expected`: what the call should have done, if its ranks agree. `asked`:
     the reductions, if they do not. `earlier`: what earlier calls of the run left on the ranks: a
     call that passes one of these results on shows where they came from. `padding`: the value that
     fills the end of a buffer. None if there are too many ranks or elements, or for another
@@ -152,8 +152,8 @@ def trace(
     ops = (op,) if op else tuple(asked)
     if len(before) > MOST_RANKS or max(lengths) > MOST_ELEMENTS or not {*ops} <= {*_OPS}:
         return None
-    old, new = _elements(before, promise, gives=True), _elements(after, promise, gives=False)
-    kept = _kept(promise, before, old, new, op)
+    old, new = _elements(before, expected, gives=True), _elements(after, expected, gives=False)
+    kept = _kept(expected, before, old, new, op)
     sources = _Sources(old, ops)
     carried = None if ops else _carried(old, earlier)
     pads = {(rank, place) for rank, row in enumerate(old) for place in _pads(row or [], padding)}
@@ -170,7 +170,7 @@ def trace(
 
     def cell_after(rank, place, element):
         if made := kept[rank]:
-            found = _promised(rank, place, made[place], op, old, in_place)
+            found = _as_expected(rank, place, made[place], op, old, in_place)
             if carried:
                 ((source, at),) = made[place]
                 found = found[0], carried[source][at]
@@ -188,25 +188,27 @@ def trace(
     return Origins(op, root, *rows, notes=tuple(_notes(op, new, rows[1])))
 
 
-def _elements(entries: list, promise: Promise | None, gives: bool) -> list[list[Element] | None]:
+def _elements(
+    entries: list, expected: ExpectedCall | None, gives: bool
+) -> list[list[Element] | None]:
     return [
-        elements(entry, promise.lengths(rank, entry, len(entries), gives) if promise else ())
+        elements(entry, expected.lengths(rank, entry, len(entries), gives) if expected else ())
         for rank, entry in enumerate(entries)
     ]
 
 
 def _kept(
-    promise: Promise | None, before: list, old: list, new: list, op: str | None
+    expected: ExpectedCall | None, before: list, old: list, new: list, op: str | None
 ) -> list[list[Made] | None]:
     """By rank, what its elements are made from; None for a rank that was promised nothing.
 
     If one value is not as promised, nothing is said of any rank: the call went wrong.
     """
     nothing: list[list[Made] | None] = [None] * len(old)
-    if promise is None:
+    if expected is None:
         return nothing
     try:
-        found = [promise.made(before, rank) for rank in range(len(old))]
+        found = [expected.made(before, rank) for rank in range(len(old))]
     except (ValueError, IndexError, TypeError):  # the buffers of the ranks do not fit together
         return nothing
     for row, made in zip(new, found, strict=True):
@@ -238,7 +240,7 @@ def _carried(old: list, earlier: Sequence[Sequence[Row]]) -> Carried | None:
     return None
 
 
-def _promised(
+def _as_expected(
     rank: int, place: int, made: Made, op: str | None, old: list, in_place: bool
 ) -> tuple[str, tuple[int, ...]]:
     """The state of an element and its ranks; of a minimum or maximum, those that had it."""

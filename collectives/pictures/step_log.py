@@ -41,7 +41,7 @@ class StepLog:
         self.held = [[_first_number(piece) for piece in pieces]]
         self.sent: list[tuple[int | None, tuple[int, ...], tuple[int, ...]]] = []
         self.messages = self.bytes = 0
-        self._told = Count()
+        self._counted = Count()
 
     def __enter__(self) -> StepLog:
         self._counting = counting()
@@ -54,7 +54,7 @@ class StepLog:
         del self._counting, self._counts  # a rank returns this object, and these cannot be sent
         self.messages, self.bytes = calls.calls - received.calls, calls.bytes - received.bytes
         if error is None:
-            check([self.messages, self.bytes], list(self._told), "messages and bytes sent")
+            check([self.messages, self.bytes], list(self._counted), "messages and bytes sent")
 
     def add(
         self,
@@ -70,9 +70,9 @@ class StepLog:
         numbers = _as_tuple(sent) if to is not None else ()
         self.held.append([_first_number(piece) for piece in pieces])
         self.sent.append((to, numbers, numbers if at is None else _as_tuple(at)))
-        messages, nbytes = self._told
+        messages, nbytes = self._counted
         messages += bool(numbers)
-        self._told = Count(messages, nbytes + sum(pieces[number].nbytes for number in numbers))
+        self._counted = Count(messages, nbytes + sum(pieces[number].nbytes for number in numbers))
 
     def __str__(self) -> str:
         return f"{counted(self.messages, 'message')}, {self.bytes} bytes"

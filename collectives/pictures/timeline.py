@@ -158,14 +158,14 @@ def draw(calls: Sequence[Call], *, title: str = "") -> Canvas:
     calls, times = _once(sorted(calls, key=lambda call: call.key))
     messages = happens_before.in_every_run(calls, happens_before.messages(calls))
     title = title or _title(calls, messages)
-    told = f"{title}. {words}"
+    description = f"{title}. {words}"
     flow = happens_before.data_flow(calls)
     ticks, has_spans = _ticks(calls), any(call.name == SPAN for call in calls)
     steps = happens_before.steps(calls, messages + flow, {call.key for call in ticks})
     ranks = sorted({rank for call in calls for rank in (call.rank, *call.members)})
     length = max((end for _, end in steps.values()), default=0)
     if refusal := _refusal(ranks, length):
-        return _page(title, [refusal], 5, _TOP, told)
+        return _page(title, [refusal], 5, _TOP, description)
     # subtle: which of them gets which message differs from run to run, so they are one bar.
     any_source = {
         call.key: row
@@ -187,7 +187,7 @@ def draw(calls: Sequence[Call], *, title: str = "") -> Canvas:
     legend += ["White: the rank's own work."] * has_spans
     places = Counter(max(entered.values()) for entered in met.values())
     legend += ["Dots of one shape: one call."] * any(count > 1 for count in places.values())
-    canvas = _page(title, legend, lanes.right, lanes.bottom, told)
+    canvas = _page(title, legend, lanes.right, lanes.bottom, description)
     for row in range(lanes.rows):
         for rank in ranks:
             y = lanes.y(rank, row)

@@ -318,10 +318,10 @@ class LogReader:
         seq, torch_seq, of, left, source = (
             None if value == -1 else value for value in (seq, torch_seq, of, left, source)
         )
-        noted: dict = {"seq": seq, "torch_seq": torch_seq, "of": of}
-        noted |= {"source": source, "error": error}
+        recorded: dict = {"seq": seq, "torch_seq": torch_seq, "of": of}
+        recorded |= {"source": source, "error": error}
         times: dict = {"entered": entered, "left": left}
-        return Call(**vars(_decoded(text)) | {"rank": rank, "number": number} | noted | times)
+        return Call(**vars(_decoded(text)) | {"rank": rank, "number": number} | recorded | times)
 
     def _written(self, begin: int) -> bytes | None:
         """A text of the ring; None if it is no longer there."""

@@ -72,10 +72,10 @@ class ExitHooks:
         if len(text) > 500:
             text = f"{text[:250]} ... {text[-245:]}"
         rank = os.environ.get("RANK")
-        noted = {"at": time.monotonic_ns(), "type": kind, "text": text, "rank": rank}
+        recorded = {"at": time.monotonic_ns(), "type": kind, "text": text, "rank": rank}
         with contextlib.suppress(Exception):
             place = {"where": where, "torch_does": torch_does}
-            self.report(noted | place | {"is_guess": is_guess})
+            self.report(recorded | place | {"is_guess": is_guess})
 
     def _note_uncaught(self) -> None:
         def hook(kind, error, trace):

@@ -113,9 +113,9 @@ class Recording:
         if self.log is not None:
             self.log.on_process_start()
 
-    def _note_end(self, noted: dict) -> None:
-        """`noted`: what ends this process; see exit_hooks."""
-        text = json.dumps(noted)
+    def _note_end(self, recorded: dict) -> None:
+        """`recorded`: what ends this process; see exit_hooks."""
+        text = json.dumps(recorded)
         if self.log is not None and self.log.writer:
             self.log.writer.put(call_log.RAISED, text.encode())
             self.log.last_answer()

@@ -36,15 +36,15 @@ ATTEMPT, MOST_ATTEMPTS = "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTART
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 
 # What a process under diagnosis notes of itself when it starts.
-NOTED = (
+RECORDED = (
     *(name for names in ALL for name in names),
     *("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", ATTEMPT, MOST_ATTEMPTS, AGENT_STORE),
 )
 
 
-def noted(environ: "os._Environ[str]") -> dict[str, str]:
+def recorded(environ: "os._Environ[str]") -> dict[str, str]:
     """Those of the variables that are set."""
-    return {name: environ[name] for name in NOTED if name in environ}
+    return {name: environ[name] for name in RECORDED if name in environ}
 
 
 def is_started_by_launcher(environ: "os._Environ[str]") -> bool:

@@ -32,7 +32,7 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 class PendingWork:
     """A call whose Work nobody has waited for yet.
 
-    noted: the call.
+    recorded: the call.
     given: its arguments, if they are to be kept.
     is_settled: no hint is due any more, because the program knows that the Work is done, or because
         somebody else waits for it.
@@ -41,9 +41,9 @@ class PendingWork:
 
     others: Sequence[tuple] = ()
 
-    def __init__(self, work, noted, kept: dict, given: dict, on_collected: Callable):
+    def __init__(self, work, recorded, kept: dict, given: dict, on_collected: Callable):
         self.end = weakref.ref(work, on_collected)
-        self.noted = noted
+        self.recorded = recorded
         self.given = kept
         # subtle: torch's own code may hand a Work on to C++, which waits unseen. But the Works of
         # batch_isend_irecv, which torch's code also makes, come to the program.
@@ -52,8 +52,8 @@ class PendingWork:
         self.is_settled = file.startswith(_TORCH) and file != c10d.__file__
         # A backend that is written in Python may finish a call by writing into the tensors that the
         # program gave to it: an average, for example.
-        is_watched = type(work) is c10d.Work or noted.call_args.name in SENDS
-        self.versions = _versions(noted.call_args.name, given) if is_watched else []
+        is_watched = type(work) is c10d.Work or recorded.call_args.name in SENDS
+        self.versions = _versions(recorded.call_args.name, given) if is_watched else []
 
     def was_written_to(self) -> bool:
         """Whether the program has written into a buffer of the call before the call was done."""

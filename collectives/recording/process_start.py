@@ -20,19 +20,19 @@ def note(folder: str, process=None) -> None:
     `is_helper`: that is a library's own, such as a worker of a DataLoader.
     """
     parent = getattr(process, "_parent_pid", None)
-    noted = {
+    recorded = {
         "parent": os.getppid() if parent is None else parent,
         "at": time.monotonic_ns(),
         "command": sys.orig_argv,
-        "environ": launchers.noted(os.environ),
+        "environ": launchers.recorded(os.environ),
         "runs": None,
         "is_helper": False,
     }
     if process is not None:
-        noted["runs"], noted["is_helper"] = _what_it_runs(process)
+        recorded["runs"], recorded["is_helper"] = _what_it_runs(process)
     path = os.path.join(folder, f"{os.getpid()}.start")
     with open(f"{path}.new", "w", encoding="utf-8") as file:
-        json.dump(noted, file)
+        json.dump(recorded, file)
     os.replace(f"{path}.new", path)  # whoever reads it reads all of it
 
 

@@ -66,7 +66,7 @@ class Log:
         # subtle: not by threading, where a program may count or join all threads that there are.
         _thread.start_new_thread(self._answer_when_asked, (self.writer,))
         if (store := _job_store()) is not None:  # the parent takes long to connect to it
-            first = {"store": store, "world": 0, **told([], 0, 0)}
+            first = {"store": store, "world": 0, **newest_collectives([], 0, 0)}
             self.writer.put(call_log.ANSWER, json.dumps(first).encode())
         return self.writer
 
@@ -104,7 +104,7 @@ class Log:
             }
             records = _flight_record()
             for most in _TOLD:
-                whole = answer | told(records, self.first_record, most)
+                whole = answer | newest_collectives(records, self.first_record, most)
                 if self.writer.put(call_log.ANSWER, json.dumps(whole).encode()):
                     break
 
@@ -269,7 +269,7 @@ def _flight_record() -> list[dict]:
         return pickle.loads(_distributed_c10d._dump_fr_trace())["entries"]  # type: ignore[attr-defined]
 
 
-def told(records: list[dict], first: int, most: int) -> dict:
+def newest_collectives(records: list[dict], first: int, most: int) -> dict:
     """What a rank tells of these records, from number `first` on.
 
     `collectives`: the newest, at most so many. `counts`: of each group, how many collectives it has
@@ -279,13 +279,13 @@ def told(records: list[dict], first: int, most: int) -> dict:
     collectives = [record for record in records if not record["is_p2p"]]
     counts = {record["process_group"]: record["collective_seq_id"] for record in collectives}
     return {
-        "collectives": [_told(record) for record in collectives[-most:]] if most else [],
+        "collectives": [_as_list(record) for record in collectives[-most:]] if most else [],
         "counts": list(counts.items()) if most else [],
         "lost": not most or (bool(records) and records[0]["record_id"] > first),
     }
 
 
-def _told(record: dict) -> list:
+def _as_list(record: dict) -> list:
     """As rules/flight_record.py reads it; the last are the frame to name and what torch does."""
     import torch
 

@@ -25,11 +25,11 @@ from . import functional
 from .call import SPAN, Call, CallArgs, was_refused
 from .call_arguments import Parameters, Reader, wait_for
 from .pending_work import COMPLETION_METHODS, PendingWork
-from .sink import Memory, NotedCalls, Noting, Several, Sink
+from .sink import Memory, Noting, RecordedCalls, Several, Sink
 from .stack import caller, way_here
 
 
-class _NotedCall(NamedTuple):
+class _RecordedCall(NamedTuple):
     sink: Sink
     number: int  # by which the sink knows the call
     seq: int | None
@@ -42,7 +42,7 @@ class _Inside(threading.local):
 
     call = False
     # In batch_isend_irecv, the calls that have begun, with their Works and arguments.
-    batch: list[tuple[Any, "_NotedCall", dict]] | None = None
+    batch: list[tuple[Any, "_RecordedCall", dict]] | None = None
 
 
 # subtle: a warning counts frames to find the line to blame, and skips the frames whose file name
@@ -129,8 +129,8 @@ class Recorder:
     def _collected(self, key: int) -> None:
         pending = self.works.pop(key, None)
         if pending is not None and not pending.is_settled:
-            for noted in (pending.noted, *(noted for noted, _ in pending.others)):
-                noted.sink.notice("unawaited", noted.call_args, None)
+            for recorded in (pending.recorded, *(recorded for recorded, _ in pending.others)):
+                recorded.sink.notice("unawaited", recorded.call_args, None)
 
     def _replace(self, place, name: str, wrapper: Callable) -> None:
         self.originals.append((place, name, place.__dict__[name]))
@@ -145,16 +145,16 @@ class Recorder:
             if self.inside.call:
                 return real(*args, **kwargs)
             given = dict(zip(parameters.names, args, strict=False), **kwargs)
-            noted = self._enter(parameters, given, caller())
-            if noted is None:
+            recorded = self._enter(parameters, given, caller())
+            if recorded is None:
                 return real(*args, **kwargs)
-            result = self._call(noted, real, args, kwargs)
+            result = self._call(recorded, real, args, kwargs)
             source = result if isinstance(result, int) else None  # recv returns who sent
-            noted.sink.leave(noted.number, None, source)
+            recorded.sink.leave(recorded.number, None, source)
             if result is not None and isinstance(result, c10d.Work):
-                self._follow(result, noted, given)
-            elif noted.sink.tensors:
-                noted.sink.done(noted.number, given)
+                self._follow(result, recorded, given)
+            elif recorded.sink.tensors:
+                recorded.sink.done(recorded.number, given)
             return result
 
         return wrapper
@@ -170,18 +170,18 @@ class Recorder:
         def noting(*args, **kwargs):
             if self.inside.call or not self.sink.functional:
                 return real(*args, **kwargs)
-            noted = None
+            recorded = None
             with contextlib.suppress(Exception):  # torch will refuse what we cannot read
                 bound = signature.bind(*args, **kwargs)
                 named = bound.arguments
                 group = functional.group_of(module, named["group"], named.get("tag", ""))
                 given = {"group": group, **arguments(group.size(), *bound.args)}
                 given["way"] = way_here()
-                noted = self._enter(parameters, given, caller())
-            if noted is None:
+                recorded = self._enter(parameters, given, caller())
+            if recorded is None:
                 return real(*args, **kwargs)
-            result = self._call(noted, real, args, kwargs)
-            noted.sink.leave(noted.number, None, None)
+            result = self._call(recorded, real, args, kwargs)
+            recorded.sink.leave(recorded.number, None, None)
             return result
 
         return noting
@@ -198,14 +198,15 @@ class Recorder:
             finally:
                 self.inside.batch = None
             if len(works) == 1 and begun and works[0] is not begun[0][0]:
-                (_, noted, given), *others = begun
-                self._follow(works[0], noted, given)
+                (_, recorded, given), *others = begun
+                self._follow(works[0], recorded, given)
                 self.works[id(works[0])].others = [
-                    (noted, given if noted.sink.tensors else {}) for _, noted, given in others
+                    (recorded, given if recorded.sink.tensors else {})
+                    for _, recorded, given in others
                 ]
             else:
-                for work, noted, given in begun:
-                    self._follow(work, noted, given)
+                for work, recorded, given in begun:
+                    self._follow(work, recorded, given)
             return works
 
         return batch
@@ -219,26 +220,26 @@ class Recorder:
             pending = None if self.inside.call else self.works.get(id(work))
             if pending is None:
                 return real(work, *args, **kwargs)
-            noted, place = pending.noted, caller()
-            sink = noted.sink
+            recorded, place = pending.recorded, caller()
+            sink = recorded.sink
             if pending.was_written_to():
-                sink.notice("changed", noted.call_args, place)
+                sink.notice("changed", recorded.call_args, place)
             pending.is_settled = True
-            call_args = wait_for(noted.call_args, place)
-            number = sink.enter(noted.seq, noted.torch_seq, noted.number, call_args, {})
-            waiting = _NotedCall(sink, number, None, None, call_args)
+            call_args = wait_for(recorded.call_args, place)
+            number = sink.enter(recorded.seq, recorded.torch_seq, recorded.number, call_args, {})
+            waiting = _RecordedCall(sink, number, None, None, call_args)
             result = self._call(waiting, real, (work, *args), kwargs)
-            source = _source(call_args, work) if noted.call_args.name in RECEIVES else None
+            source = _source(call_args, work) if recorded.call_args.name in RECEIVES else None
             sink.leave(number, None, source)
             self.works.pop(id(work), None)
             if sink.tensors:
-                sink.done(noted.number, pending.given)
-            for noted, given in pending.others:
-                call_args = wait_for(noted.call_args, place)
-                numbers = noted.seq, noted.torch_seq, noted.number
+                sink.done(recorded.number, pending.given)
+            for recorded, given in pending.others:
+                call_args = wait_for(recorded.call_args, place)
+                numbers = recorded.seq, recorded.torch_seq, recorded.number
                 sink.leave(sink.enter(*numbers, call_args, {}), None, None)
                 if sink.tensors:
-                    sink.done(noted.number, given)
+                    sink.done(recorded.number, given)
             return result
 
         self._replace(work_type, "wait", wait)
@@ -267,7 +268,7 @@ class Recorder:
 
     def _enter(
         self, parameters: Parameters, given: dict, place: tuple[str, int, str]
-    ) -> _NotedCall | None:
+    ) -> _RecordedCall | None:
         """None where this rank is not a member of the group: then the call does nothing."""
         try:
             read = self.reader.read(parameters, given, place)
@@ -279,7 +280,7 @@ class Recorder:
         seq, torch_seq, call_args = read
         sink = self.sink
         number = sink.enter(seq, torch_seq, None, call_args, given)
-        noted = _NotedCall(sink, number, seq, torch_seq, call_args)
+        recorded = _RecordedCall(sink, number, seq, torch_seq, call_args)
         if call_args.gaps:
             sink.notice("gaps", call_args, None)
         if call_args.shares:
@@ -288,29 +289,29 @@ class Recorder:
             self.is_forked = parameters.name not in GROUPS
             if self.is_forked:
                 sink.notice("forked", call_args, None)
-        return noted
+        return recorded
 
     @_hide_frame
-    def _call(self, noted: _NotedCall, real: Callable, args: tuple, kwargs: dict):
+    def _call(self, recorded: _RecordedCall, real: Callable, args: tuple, kwargs: dict):
         self.inside.call = True
         try:
             return real(*args, **kwargs)
         except BaseException as error:
             first_line = f"{type(error).__name__}: {error}".splitlines()[0]
-            noted.sink.leave(noted.number, first_line, None)
+            recorded.sink.leave(recorded.number, first_line, None)
             if was_refused(first_line):
-                self.reader.take_back(noted.seq, noted.call_args)
+                self.reader.take_back(recorded.seq, recorded.call_args)
             raise
         finally:
             self.inside.call = False
 
-    def _follow(self, work, noted: _NotedCall, given: dict) -> None:
+    def _follow(self, work, recorded: _RecordedCall, given: dict) -> None:
         """Keep an eye on the Work until somebody waits for it, or it is gone."""
         if self.inside.batch is not None:
-            self.inside.batch.append((work, noted, given))
+            self.inside.batch.append((work, recorded, given))
             return
-        key, kept = id(work), given if noted.sink.tensors else {}
-        self.works[key] = PendingWork(work, noted, kept, given, lambda _: self._collected(key))
+        key, kept = id(work), given if recorded.sink.tensors else {}
+        self.works[key] = PendingWork(work, recorded, kept, given, lambda _: self._collected(key))
         if type(work) not in self.work_types:
             # A backend in Python may define `wait` once for several classes.
             for work_type in type(work).__mro__:
@@ -378,7 +379,7 @@ def note_calls() -> list[CallArgs]:
     >>> launch(step, 2)[0]
     ['all_reduce', 'wait']
     """
-    calls = NotedCalls()
+    calls = RecordedCalls()
     sink = Noting(calls)
     weakref.finalize(calls, attach(sink).detach, sink).atexit = False
     return calls

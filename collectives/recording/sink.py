@@ -121,7 +121,7 @@ class Memory:
         ]
 
 
-class NotedCalls(list[CallArgs]):
+class RecordedCalls(list[CallArgs]):
     """What a rank has called, in order; see `record.note_calls`."""
 
 
@@ -130,7 +130,7 @@ class Noting:
 
     tensors, spans, functional = False, True, True
 
-    def __init__(self, calls: NotedCalls):
+    def __init__(self, calls: RecordedCalls):
         self.calls = weakref.ref(calls)
 
     def enter(self, seq, torch_seq, of, call_args, given):

@@ -17,7 +17,7 @@ from collectives.semantics.check_training import Trained
 Steps = list[list[bytes]]  # for each step of the optimizer, a digest of each sample
 
 # The last list of a model is that of the step which has not ended yet.
-_noted: WeakKeyDictionary[Any, Steps] = WeakKeyDictionary()
+_recorded: WeakKeyDictionary[Any, Steps] = WeakKeyDictionary()
 
 
 def note_samples(model: Any, optimizer: Any) -> None:
@@ -28,9 +28,9 @@ def note_samples(model: Any, optimizer: Any) -> None:
     >>> model = torch.nn.Linear(1, 1)
     >>> note_samples(model, torch.optim.SGD(model.parameters()))
     """
-    _noted[model] = [[]]
-    model.register_forward_pre_hook(partial(_note, _noted[model]))
-    optimizer.register_step_post_hook(partial(_end_step, _noted[model]))
+    _recorded[model] = [[]]
+    model.register_forward_pre_hook(partial(_note, _recorded[model]))
+    optimizer.register_step_post_hook(partial(_end_step, _recorded[model]))
 
 
 def check_samples(
@@ -63,9 +63,9 @@ def check_samples(
     """
     import torch.distributed as dist
 
-    if missing := [model for model, _ in (got, expected) if model not in _noted]:
+    if missing := [model for model, _ in (got, expected) if model not in _recorded]:
         raise ValueError(f"note_samples was not called for this model: {missing[0]}")
-    mine, batches = (_noted[model][:-1] for model, _ in (got, expected))
+    mine, batches = (_recorded[model][:-1] for model, _ in (got, expected))
     ranks: list[Any] = [(replica, mine)]
     if dist.is_initialized():
         ranks = [None] * dist.get_world_size()

@@ -106,13 +106,13 @@ def _suffer(sufferer: Sufferer, question: Question, asker: Asker) -> list[Answer
 
 def _state(plan: Plan, question: Question, asker: Asker) -> list[Answer]:
     """Whatever comes of it is told, and judged only where a claim speaks of it."""
-    told = [
+    answers = [
         answer
         if answer.state in (STATED, NOT_ASKED)
         else Answer(question, STATED, f"{answer.state}: {answer.detail}")
         for answer in asker.ask([question])
     ]
-    return [stated.judged(answer, plan.claims) for answer in told]
+    return [stated.judged(answer, plan.claims) for answer in answers]
 
 
 def _lessons(plan: Plan, size: int, asker: Asker) -> list[Answer]:

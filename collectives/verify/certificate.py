@@ -83,10 +83,10 @@ class Certificate:
 
     def _summary(self) -> str:
         counts = Counter(answer.state for answer in self.answers)
-        told = ", ".join(f"{counts[state]:,} {state}" for state in STATES if counts[state])
+        numbers = ", ".join(f"{counts[state]:,} {state}" for state in STATES if counts[state])
         return (
             f"Asked: {_described(self.plan)}. {len(self.answers):,} questions in "
-            f"{self.seconds:.0f} s: {told}."
+            f"{self.seconds:.0f} s: {numbers}."
         )
 
     def _wrong(self) -> str:

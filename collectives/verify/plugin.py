@@ -86,15 +86,15 @@ def pytest_terminal_summary(terminalreporter):
         for line in refused.by_reason(refusals):
             terminalreporter.write_line(line)
     _write_certificates(terminalreporter, [row for name, row in properties if name == ANSWERS])
-    noted = [value for name, value in properties if name == ASKED]
-    for title in dict.fromkeys(title for title, *_ in noted):
-        _print_grid(terminalreporter, title, [rest for first, *rest in noted if first == title])
+    recorded = [value for name, value in properties if name == ASKED]
+    for title in dict.fromkeys(title for title, *_ in recorded):
+        _print_grid(terminalreporter, title, [rest for first, *rest in recorded if first == title])
 
 
-def _write_certificates(reporter, noted: list) -> None:
+def _write_certificates(reporter, recorded: list) -> None:
     """Of each backend, from the answers that its tests have noted, into the current folder."""
-    for place in dict.fromkeys((backend, device) for backend, device, _ in noted):
-        rows = [row for *where, rows in noted if tuple(where) == place for row in rows]
+    for place in dict.fromkeys((backend, device) for backend, device, _ in recorded):
+        rows = [row for *where, rows in recorded if tuple(where) == place for row in rows]
         answers = [Answer.of_row(row) for row in rows]
         unique = {(one.question, one.state): one for one in answers}
         found = Certificate(Plan(*place, lesson_sizes=()), [*unique.values()], 0.0)
@@ -102,11 +102,11 @@ def _write_certificates(reporter, noted: list) -> None:
             reporter.write_line(f"written: {file}")
 
 
-def _print_grid(reporter, title: str, noted: list) -> None:
+def _print_grid(reporter, title: str, recorded: list) -> None:
     cells: dict[tuple[str, str], Counter] = {}
-    for row, column, counts, _ in noted:
+    for row, column, counts, _ in recorded:
         cells.setdefault((row, column), Counter()).update(counts)
-    red = {row for row, _, _, is_red in noted if is_red}
+    red = {row for row, _, _, is_red in recorded if is_red}
     rows, columns = (list(dict.fromkeys(names)) for names in zip(*cells, strict=True))
     lines = [["", *columns]]
     lines += [[row, *(_text(cells.get((row, column), {})) for column in columns)] for row in rows]

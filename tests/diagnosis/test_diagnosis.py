@@ -694,7 +694,9 @@ def test_a_rank_that_has_no_room_to_tell_a_collective_has_joined_it(forgotten, j
     others = [record(joins + number, number + 1, ("2", "undefined")) for number in range(9)]
     records[1] = (records.get(1, []) + others)[forgotten:]
     answers = {
-        rank: json.loads(json.dumps({"world": 1, **rank_log.told(records[rank], 0, most=5)}))
+        rank: json.loads(
+            json.dumps({"world": 1, **rank_log.newest_collectives(records[rank], 0, most=5)})
+        )
         for rank in records
     }
     c10d = match_records(answers, {"1": (0, 1), "2": (1,)}, 2)

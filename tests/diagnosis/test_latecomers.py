@@ -49,12 +49,12 @@ def main_and(*others):
 HEALTHY = {
     "torchrun started it": (torchrun(Process(30, 10, SCRIPT, numbered(1))), 20),
     "it is a shell yet": (
-        torchrun(Process(30, 10, ("sh", "run.sh"), numbered(1), noted=False)),
+        torchrun(Process(30, 10, ("sh", "run.sh"), numbered(1), recorded=False)),
         20,
     ),
     "mpiexec started it": (
         [
-            Process(10, 0, ("mpiexec",), noted=False),
+            Process(10, 0, ("mpiexec",), recorded=False),
             Process(20, 10, SCRIPT, {"PMI_RANK": "0", "PMI_SIZE": "2"}),
             Process(30, 10, SCRIPT, {"PMI_RANK": "1", "PMI_SIZE": "2"}),
         ],
@@ -78,7 +78,7 @@ HEALTHY = {
     ),
     "its number is in a variable that we do not know": (
         [
-            Process(10, 0, ("sh", "run.sh"), noted=False),
+            Process(10, 0, ("sh", "run.sh"), recorded=False),
             Process(20, 10, SCRIPT, {"WORKER_RANK": "0"}),
             Process(30, 10, SCRIPT, {"WORKER_RANK": "1"}),
         ],
@@ -110,14 +110,14 @@ HELPER = {
         20,
     ),
     "an orphan that is no Python": (
-        torchrun(Process(30, 0, ("tensorboard",), numbered(1), noted=False)),
+        torchrun(Process(30, 0, ("tensorboard",), numbered(1), recorded=False)),
         20,
     ),
     "a rank of an earlier attempt": (
         torchrun(Process(30, 10, SCRIPT, numbered(1, TORCHELASTIC_RESTART_COUNT="1"))),
         20,
     ),
-    "a forked child of rank 0": (main_and(Process(30, 10, SCRIPT, noted=False)), 10),
+    "a forked child of rank 0": (main_and(Process(30, 10, SCRIPT, recorded=False)), 10),
     "a helper that rank 0 started once it had joined": (
         main_and(Process(30, 10, SPAWNED, runs="log", began=60)),
         10,
@@ -193,8 +193,8 @@ def test_where_two_ranks_run_one_function_a_third_runs_it_too():
 
 def test_a_child_that_only_inherits_the_number_of_a_rank_is_known(tmp_path):
     for pid, parent, environ in ((10, 0, {}), (20, 10, numbered(0)), (30, 20, numbered(0))):
-        noted = {"parent": parent, "environ": environ}
-        (tmp_path / f"{pid}.start").write_text(json.dumps(noted))
+        recorded = {"parent": parent, "environ": environ}
+        (tmp_path / f"{pid}.start").write_text(json.dumps(recorded))
     table = ProcessTable(tmp_path)
     assert [table.inherits_rank(pid) for pid in (10, 20, 30)] == [False, False, True]
 

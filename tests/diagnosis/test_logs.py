@@ -52,7 +52,7 @@ def test_a_line_of_every_torch_is_read(row, tmp_path):
     logs.read("job.log", io.BytesIO(f"{row['line']}\n".encode()))
     assert list(logs.sightings) == [row["entry"]]
     if row["entry"] in ("watchdog", "watchdog-status"):
-        assert logs.watchdog.noted == 1
+        assert logs.watchdog.recorded == 1
 
 
 def quoted_errors():

@@ -43,16 +43,16 @@ ALONE = {
     "a guess, unseen": (ended(exception=GUESS), raised()),
     "a guess, but status 0": (ended(0, exception=GUESS), LEFT),
     "a signal or a debugger holds it": (
-        {"is_stopped": True, "noted_end": 4},
+        {"is_stopped": True, "recorded_end": 4},
         State(text="is stopped", stopped=True),
     ),
-    "noted that it ends": ({"noted_end": 4}, State(Ending.RETURNED, where=EXIT, at=4)),
+    "noted that it ends": ({"recorded_end": 4}, State(Ending.RETURNED, where=EXIT, at=4)),
     "runs": ({}, State(where=HERE, in_torch=True)),
     "runs, in Python": ({"answer": ANSWER | {"in_torch": False}}, State(where=HERE)),
     "runs, has called since its answer": ({"calls": 4}, State()),
     "runs, inside a call": ({"is_inside_call": True}, State()),
     "last answer, then SIGTERM": (
-        ended(TERM, answer=LAST, noted_end=4),
+        ended(TERM, answer=LAST, recorded_end=4),
         State(Ending.RETURNED, where=EXIT, at=9),
     ),
     "last answer, then unseen": (
@@ -60,26 +60,26 @@ ALONE = {
         State(Ending.RETURNED, where=EXIT, at=9),
     ),
     "last answer, then SIGKILL": (
-        ended(KILL, answer=LAST, noted_end=4),
+        ended(KILL, answer=LAST, recorded_end=4),
         died("was killed by SIGKILL (signal 9)", signal=9),
     ),
-    "a signal": (ended(TERM, noted_end=4), died("was killed by SIGTERM (signal 15)", signal=15)),
+    "a signal": (ended(TERM, recorded_end=4), died("was killed by SIGTERM (signal 15)", signal=15)),
     "a signal without a name": (ended(-99), died("was killed by signal 99", signal=99)),
     "the stack of a crash": (
-        ended(1, crash_signal=11, crash_place=CRASH, noted_end=4),
+        ended(1, crash_signal=11, crash_place=CRASH, recorded_end=4),
         State(Ending.DIED, "was killed by SIGSEGV (signal 11)", CRASH, 9, signal=11),
     ),
     "noted that it ends, then status 0": (
-        ended(0, noted_end=4),
+        ended(0, recorded_end=4),
         State(Ending.RETURNED, where=EXIT, at=4),
     ),
     "noted that it ends, then unseen": (
-        ended(noted_end=4),
+        ended(recorded_end=4),
         State(Ending.RETURNED, where=EXIT, at=4),
     ),
     "status 0": (ended(0), LEFT),
     "noted that it ends, then status 3": (
-        ended(3, noted_end=4),
+        ended(3, recorded_end=4),
         State(Ending.RAISED, "ended with exit status 3", HERE, 9),
     ),
     "status 3": (ended(3), died("ended with exit status 3")),
@@ -99,7 +99,7 @@ def gone(at, exit_status=None, **facts):
     return Facts(gone_at=at, exit_status=exit_status, **facts)
 
 
-def noted(text, at):
+def recorded(text, at):
     return Facts(exception=RAISED | {"text": text, "at": at})
 
 
@@ -110,29 +110,29 @@ LATE = REACTS + 11  # a launcher can have ended what died then, for a failure at
 # died by SIGTERM or unseen: by itself, or by its launcher for the sake of another rank.
 TOGETHER = {
     "nothing else failed": ([gone(10, TERM), Facts()], "died running"),
-    "SIGTERM after another raised": ([noted("KeyError", 10), gone(20, TERM)], "raised ended"),
-    "SIGTERM before another raised": ([noted("KeyError", 20), gone(10, TERM)], "raised ended"),
+    "SIGTERM after another raised": ([recorded("KeyError", 10), gone(20, TERM)], "raised ended"),
+    "SIGTERM before another raised": ([recorded("KeyError", 20), gone(10, TERM)], "raised ended"),
     "both by SIGTERM": ([gone(10, TERM), gone(20, TERM)], "died died"),
     "another returned, and nobody failed": ([gone(10, 0), gone(LATE)], "returned died"),
     "SIGTERM after its last answer": (
-        [noted("KeyError", 10), gone(20, TERM, answer={"last": True})],
+        [recorded("KeyError", 10), gone(20, TERM, answer={"last": True})],
         "raised returned",
     ),
     "unseen, long after another raised": (
-        [noted("KeyError", REACTS), gone(2 * REACTS + 1)],
+        [recorded("KeyError", REACTS), gone(2 * REACTS + 1)],
         "raised ended",
     ),
     "unseen, when a launcher reacts": (
-        [noted("KeyError", REACTS), gone(2 * REACTS)],
+        [recorded("KeyError", REACTS), gone(2 * REACTS)],
         "raised died",
     ),
-    "unseen, soon after another raised": ([noted("KeyError", 10), gone(20)], "raised died"),
+    "unseen, soon after another raised": ([recorded("KeyError", 10), gone(20)], "raised died"),
     "unseen, after the first of two": (
-        [noted("KeyError", 10), noted("KeyError", LATE), gone(LATE)],
+        [recorded("KeyError", 10), recorded("KeyError", LATE), gone(LATE)],
         "raised raised ended",
     ),
-    "unseen, soon after another timed out": ([noted(TIMED_OUT, 10), gone(11)], "raised ended"),
-    "unseen, when another timed out": ([noted(TIMED_OUT, 10), gone(10)], "raised died"),
+    "unseen, soon after another timed out": ([recorded(TIMED_OUT, 10), gone(11)], "raised ended"),
+    "unseen, when another timed out": ([recorded(TIMED_OUT, 10), gone(10)], "raised died"),
     "another died by itself": ([gone(10, KILL), gone(LATE)], "died ended"),
     "unseen, before one that crashed": (
         [gone(10, is_inside_call=True), gone(LATE, crash_signal=11)],
@@ -140,29 +140,35 @@ TOGETHER = {
     ),
     "another exited": ([gone(10, 3), gone(20, TERM)], "died ended"),
     "another exited, which it had noted": (
-        [gone(10, 3, noted_end=4), gone(20, TERM)],
+        [gone(10, 3, recorded_end=4), gone(20, TERM)],
         "raised ended",
     ),
-    "another returned": ([gone(10, 0), noted(LOST, 20), gone(30, TERM)], "returned raised ended"),
-    "another only lost it: SIGTERM": ([noted(LOST, 10), gone(20, TERM)], "raised died"),
-    "another only lost it: SIGTERM too late": ([noted(LOST, 10), gone(LATE, TERM)], "raised ended"),
-    "another only lost it: unseen": ([noted(LOST, 10), gone(LATE)], "raised died"),
+    "another returned": (
+        [gone(10, 0), recorded(LOST, 20), gone(30, TERM)],
+        "returned raised ended",
+    ),
+    "another only lost it: SIGTERM": ([recorded(LOST, 10), gone(20, TERM)], "raised died"),
+    "another only lost it: SIGTERM too late": (
+        [recorded(LOST, 10), gone(LATE, TERM)],
+        "raised ended",
+    ),
+    "another only lost it: unseen": ([recorded(LOST, 10), gone(LATE)], "raised died"),
     "both unseen: the first": ([gone(LATE + 5), gone(10)], "ended died"),
     "both unseen in one look: who was in no call": (
         [gone(10, is_inside_call=True), gone(REACTS + 10)],
         "died died",
     ),
     "all unseen in one look: who was in no call, not who was first": (
-        [noted(LOST, 1), gone(LATE, is_inside_call=True), gone(LATE + REACTS)],
+        [recorded(LOST, 1), gone(LATE, is_inside_call=True), gone(LATE + REACTS)],
         "raised ended died",
     ),
     "after one look: who was first": (
-        [noted(LOST, 1), gone(LATE, is_inside_call=True), gone(LATE + REACTS + 1)],
+        [recorded(LOST, 1), gone(LATE, is_inside_call=True), gone(LATE + REACTS + 1)],
         "raised died ended",
     ),
-    "had destroyed its groups": ([noted("KeyError", 10), gone(LATE)], "raised returned"),
+    "had destroyed its groups": ([recorded("KeyError", 10), gone(LATE)], "raised returned"),
     "another had destroyed its groups": (
-        [noted(LOST, 10), gone(20, TERM), Facts()],
+        [recorded(LOST, 10), gone(20, TERM), Facts()],
         "raised ended running",
     ),
 }
@@ -186,12 +192,12 @@ def test_ranks_together(case):
 
 def test_a_rank_that_had_destroyed_its_groups_returned_then():
     calls = {1: Call("destroy_process_group", rank=1, entered=7)}
-    found = states({0: noted("KeyError", 10), 1: gone(LATE)}, calls, are_all_known=True)
+    found = states({0: recorded("KeyError", 10), 1: gone(LATE)}, calls, are_all_known=True)
     assert found[1] == State(Ending.RETURNED, at=7)
 
 
 def test_while_ranks_are_unknown_nobody_is_blamed_for_what_they_may_have_done():
-    ranks = {0: noted(LOST, 10), 1: gone(20, TERM)}
+    ranks = {0: recorded(LOST, 10), 1: gone(20, TERM)}
     assert states(ranks, {}, are_all_known=False)[1].text == "was ended by its launcher"
 
 
@@ -206,7 +212,7 @@ def test_while_ranks_are_unknown_nobody_is_blamed_for_what_they_may_have_done():
         ({"gone_at": 9, "answer": LAST}, True, True),
         ({"gone_at": 9, "exit_status": 1}, True, False),
         ({"gone_at": 9, "exit_status": 0}, False, False),
-        ({"gone_at": 9, "exit_status": 1, "noted_end": 4}, False, False),
+        ({"gone_at": 9, "exit_status": 1, "recorded_end": 4}, False, False),
     ],
     ids=str,
 )

@@ -320,11 +320,11 @@ def hangs(folder, monkeypatch, command, unless="false"):
 @pytest.mark.parametrize(
     ("command", "unless", "who"),
     [
-        ("hostname", "false", "the hub"),
+        ("hostname", "false", "the switch"),
         ("hostname", '[ "$1" != node1 ]', "node1"),
-        ("ip", '[ "$3" != node1 ]', "node1"),  # in the hub, where it lays the cable
+        ("ip", '[ "$3" != node1 ]', "node1"),  # in the switch, where it lays the cable
     ],
-    ids=["hub", "machine", "cable"],
+    ids=["switch", "machine", "cable"],
 )
 def test_a_lab_that_does_not_start_ends_within_its_limit(
     tmp_path, monkeypatch, command, unless, who

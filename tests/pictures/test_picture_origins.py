@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from collectives.pictures import origin
-from collectives.pictures.origin import Promise
+from collectives.pictures.origin import ExpectedCall
 from collectives.semantics.calls import CALLS, POINT_TO_POINT, Layout
 
 trace = functools.partial(origin.trace, in_place=True)
@@ -184,8 +184,10 @@ def test_what_is_too_much_or_cannot_be_undone_is_not_traced(before, op):
 def promised(name, before, after, root=None, op=None, **fields):
     """The labels of what each rank got from a call that is recorded under this name."""
     spec = CALLS[name]
-    promise = Promise(spec, root, **fields)
-    origins = origin.trace(before, after, op=op, root=root, in_place=spec.in_place, promise=promise)
+    expected_call = ExpectedCall(spec, root, **fields)
+    origins = origin.trace(
+        before, after, op=op, root=root, in_place=spec.in_place, expected=expected_call
+    )
     return [None if row is None else labels(row) for row in origins.after]
 
 
@@ -260,7 +262,7 @@ def test_buffers_that_do_not_fit_together_promise_nothing():
 
 def test_what_a_broadcast_replaces_is_overwritten_though_it_was_equal():
     origins = origin.trace(
-        ZEROS, ZEROS, root=1, in_place=True, promise=Promise(CALLS["broadcast"], 1)
+        ZEROS, ZEROS, root=1, in_place=True, expected=ExpectedCall(CALLS["broadcast"], 1)
     )
     assert [states(row)[0] for row in origins.before] == ["overwritten", "own", "overwritten"]
     assert [states(row)[0] for row in origins.after] == ["received", "untouched", "received"]

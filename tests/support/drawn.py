@@ -14,7 +14,7 @@ from collectives.pictures import illustration, picture, timeline, waiting
 from collectives.pictures.cables import Cables, Wiring
 from collectives.pictures.data_panels import CallPanel
 from collectives.pictures.memory_bars import MemoryBars
-from collectives.pictures.origin import Promise, trace
+from collectives.pictures.origin import ExpectedCall, trace
 from collectives.recording.call import Call
 from collectives.recording.counts import Count, Counts
 from collectives.semantics.calls import CALLS
@@ -54,7 +54,7 @@ PICTURES = {
     "padded": {
         "before": [(short := torch.tensor([1, -1])), (long := torch.tensor([11, 12]))],
         "after": [[short, long]] * 2,
-        "promise": Promise(CALLS["all_gather"]),
+        "expected": ExpectedCall(CALLS["all_gather"]),
         "padding": -1,
     },
     "eight": {

@@ -290,7 +290,7 @@ class Run:
             made["retired"] = made["is_p2p"] or joined >= set(made["members"])
         last = self.at[rank] == len(self.program.steps[rank])
         where = ["train.py", 5, "step"]
-        told = rank_log.told(list(self.records[rank]), 0, TOLD)
+        told = rank_log.newest_collectives(list(self.records[rank]), 0, TOLD)
         answer = {"where": where, "in_torch": self.inside[rank] is not None, "last": last}
         answer |= {"count": self.writers[rank].count, "world": 1, "exit": where, **told}
         self.writers[rank].put(call_log.ANSWER, json.dumps(answer).encode())

@@ -41,9 +41,9 @@ class Try(NamedTuple):
 
 def in_turn(tries: list[Try], n: int, folder: Path) -> list[tuple | None]:
     """What the ranks of a world of `n` note of each, by rank; None if one died of it."""
-    noted: list[tuple | None] = []
-    while len(noted) < len(tries):  # a function that ends its process ends the world
-        rest = tries[len(noted) :]
+    recorded: list[tuple | None] = []
+    while len(recorded) < len(tries):  # a function that ends its process ends the world
+        rest = tries[len(recorded) :]
         for file in folder.glob("*"):
             file.unlink()
         died = False
@@ -61,10 +61,10 @@ def in_turn(tries: list[Try], n: int, folder: Path) -> list[tuple | None]:
             if error.kind != "died":
                 raise
             died = True
-        noted += zip(*(_read(folder / str(rank)) for rank in range(n)), strict=not died)
+        recorded += zip(*(_read(folder / str(rank)) for rank in range(n)), strict=not died)
         if died:
-            noted.append(None)
-    return noted
+            recorded.append(None)
+    return recorded
 
 
 def _read(file: Path) -> list:
@@ -84,11 +84,11 @@ def _try_in_turn(rank: int, n: int, device: object, tries: list[Try], folder: st
             own.set_timeout(limit)  # that of `store`, too
             dist.distributed_c10d.default_pg_timeout = limit  # that of groups that it makes
             dist.barrier()
-            failed, noted = one.function(rank, n)
+            failed, recorded = one.function(rank, n)
             if not failed:
                 with contextlib.suppress(RuntimeError):  # of a rank that failed
                     dist.barrier()
-            notes.write(json.dumps(noted) + "\n")
+            notes.write(json.dumps(recorded) + "\n")
 
 
 class Program(NamedTuple):
@@ -114,8 +114,8 @@ def faults(programs: list[Program], n: int, folder: Path) -> list[Fault | None]:
     """What is wrong with each program in a world of `n` ranks; None if nothing is."""
     tries = [Try(functools.partial(_tried, program), program.limit) for program in programs]
     return [
-        Fault(0, "a rank died") if noted is None else _fault(list(map(dict, noted)))
-        for noted in in_turn(tries, n, folder)
+        Fault(0, "a rank died") if recorded is None else _fault(list(map(dict, recorded)))
+        for recorded in in_turn(tries, n, folder)
     ]
 
 

@@ -135,8 +135,8 @@ def _failure(ended: Ended, file: str, passed: list[str]) -> ExerciseVerdict | No
 
 def _ended_by(error: LaunchError, ended: Ended, file: str) -> tuple[str, str, list[str]]:
     """Of a rank that raised or died: the kind, the sentence and lines of the file."""
-    noted = ended.notes[error.rank].values()
-    raised = next((note["raised"] for note in noted if "raised" in note), None)
+    recorded = ended.notes[error.rank].values()
+    raised = next((note["raised"] for note in recorded if "raised" in note), None)
     if raised is not None:
         return _raised(file, error.rank, raised)
     if error.kind is Ending.HUNG:  # time is up, and it was still going on

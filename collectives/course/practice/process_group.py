@@ -175,12 +175,12 @@ def watch(exercise: Exercise, file: str) -> Sent:
         setattr(dist.Work, method, _settles(getattr(dist.Work, method)))
     for name in _OPERATORS if exercise.uses else ():
         setattr(torch.ops, name, _Operators(getattr(torch.ops, name), file, exercise))
-    new_group = _noted_group(dist.new_group)
+    new_group = _recorded_group(dist.new_group)
     dist.new_group = dist.distributed_c10d.new_group = new_group
     return SENT
 
 
-def _noted_group(real: Any) -> Any:
+def _recorded_group(real: Any) -> Any:
     @functools.wraps(real)
     def new_group(*args: Any, **kwargs: Any) -> Any:
         SENT.groups.append(bool(kwargs.get("use_local_synchronization")))

@@ -48,10 +48,10 @@ class Progress:
         return f"{len(names & set(self.solved))} of {len(names)}"
 
     def save(self) -> None:
-        noted = {"solved": self.solved, "hints": self.hints}
+        recorded = {"solved": self.solved, "hints": self.hints}
         if self.language != "en":
-            noted["language"] = self.language
-        text = json.dumps(noted, indent=2)
+            recorded["language"] = self.language
+        text = json.dumps(recorded, indent=2)
         _write(self.folder / _FILE, f"{text}\n".encode())
 
     @contextlib.contextmanager
@@ -84,14 +84,14 @@ class Progress:
                 "todo", f"{file} is missing: collectives practice reset {wanted.name}"
             )
         verdict = try_program(wanted.name, str(file), report, prints)
-        with _told("whether it is solved"):
+        with _saving("whether it is solved"):
             self.note(wanted.name, verdict.is_solved)
         return verdict
 
     def next_hint(self, wanted: Exercise) -> tuple[int, str]:
         """The next hint with its number, from 1; after the last one, the last one again."""
         number = min(self.hints.get(wanted.name, 0) + 1, len(wanted.hints))
-        with _told("which hints were shown"), self._change():
+        with _saving("which hints were shown"), self._change():
             self.hints[wanted.name] = number
         return number, self.said(wanted.hints[number - 1])
 
@@ -121,7 +121,7 @@ def _write(file: Path, data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def _told(what: str) -> Iterator[None]:
+def _saving(what: str) -> Iterator[None]:
     """Say that something cannot be saved, and go on."""
     try:
         yield

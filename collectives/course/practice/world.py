@@ -124,8 +124,8 @@ def _read(file: Path) -> dict[int, dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
     for line in file.read_text().splitlines() if file.exists() else []:
         try:
-            noted = json.loads(line)
+            recorded = json.loads(line)
         except ValueError:  # the rank died while it wrote
             continue
-        found.setdefault(noted["case"], {}).update(noted)
+        found.setdefault(recorded["case"], {}).update(recorded)
     return found

@@ -15,7 +15,7 @@ from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.rank_state import State
 from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.recording.ending import Ending
-from collectives.recording.rank_log import told
+from collectives.recording.rank_log import newest_collectives
 from collectives.words import ranks
 
 # A dump of 2000 calls with their stacks has a few MB.
@@ -85,7 +85,10 @@ def verdict(dumps: Mapping[int, Dump]) -> Verdict:
     world = [members for desc, members in groups.values() if desc in _DEFAULT_GROUP]
     world_size = max((*map(len, world), max(dumps) + 1))
     answers = {
-        rank: {"world": 1, **told(dump.records, _first(dump.records), len(dump.records))}
+        rank: {
+            "world": 1,
+            **newest_collectives(dump.records, _first(dump.records), len(dump.records)),
+        }
         for rank, dump in dumps.items()
     }
     states = {rank: State(in_torch=True) for rank in dumps}

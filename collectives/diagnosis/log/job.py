@@ -39,7 +39,7 @@ class Logs:
     last_lines: dict[str, str] = field(default_factory=dict)
     tasks: set[tuple[int, int]] = field(default_factory=set)
     ranks: set[int] = field(default_factory=set)
-    noted: int = 0
+    recorded: int = 0
 
     def read(self, name: str, stream: Stream) -> None:
         """To the end."""
@@ -60,16 +60,16 @@ class Logs:
             for needle, ones in messages.by_needle().items()
             if any(message.name not in full for message, *_ in ones)
         ]
-        others = [] if self.noted > _MOST_LINES else [*tracebacks.NEEDLES, *endings.NEEDLES]
+        others = [] if self.recorded > _MOST_LINES else [*tracebacks.NEEDLES, *endings.NEEDLES]
         watchdog = [] if self.watchdog.is_full else _WATCHDOG
         return list(dict.fromkeys([*of_messages, *others, *watchdog]))
 
     def _goes_on(self) -> bool:
-        is_full = self.noted > _MOST_LINES
+        is_full = self.recorded > _MOST_LINES
         return not is_full and (self.tracebacks.goes_on() or self.endings.goes_on())
 
     def _note(self, line: Line) -> None:
-        self.noted += 1
+        self.recorded += 1
         self.tracebacks.read(line)
         self.endings.read(line)
         if not line.found:

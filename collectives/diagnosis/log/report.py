@@ -77,9 +77,9 @@ def _of_logs(logs: Logs) -> list[str]:
         return [_nothing(logs)]
     several = len(logs.names) > 1
     causes = [one for one in seen if one.message.kind == "cause"]
-    told = causes if causes or verdict.has_cause(logs) else seen
-    texts = [*headlines, *(_of_message(one, logs, several) for one in told)]
-    if rest := [one for one in seen if one not in told]:
+    reported = causes if causes or verdict.has_cause(logs) else seen
+    texts = [*headlines, *(_of_message(one, logs, several) for one in reported)]
+    if rest := [one for one in seen if one not in reported]:
         texts.append(
             "\n".join(["also there, and mostly not the cause:", *_short(rest, logs, several)])
         )

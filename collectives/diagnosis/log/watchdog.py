@@ -88,12 +88,12 @@ class Watchdog:
 
     calls: dict[int, list[_TimedOut]] = field(default_factory=lambda: defaultdict(list))
     groups: dict[str, _Group] = field(default_factory=dict)
-    noted: int = 0
+    recorded: int = 0
     first: tuple[str, int] | None = None  # the log and the number of the first line
 
     @property
     def is_full(self) -> bool:
-        return self.noted >= _MOST
+        return self.recorded >= _MOST
 
     def note(self, text: str, rank: int | None) -> bool:
         """`rank`: the global one that wrote the line, where its prefix tells. False: not known."""
@@ -109,7 +109,7 @@ class Watchdog:
             self._note_status(found, rank)
         else:
             return False
-        self.noted += 1
+        self.recorded += 1
         return True
 
     def _note_status(self, found: re.Match[str], rank: int | None) -> None:
@@ -126,8 +126,8 @@ class Watchdog:
         known = {*known, *self.calls}
         groups = [group for group in self.groups.values() if group.failed()]
         found = [self._verdict(group, known) for group in groups if not group.is_several]
-        told = {rank for group in groups if not group.is_several for rank in group.failed()}
-        rest = {rank: calls for rank, calls in self.calls.items() if calls and rank not in told}
+        reported = {rank for group in groups if not group.is_several for rank in group.failed()}
+        rest = {rank: calls for rank, calls in self.calls.items() if calls and rank not in reported}
         return found + ([_of_calls(rest)] if rest else [])
 
     def _verdict(self, group: _Group, known: set[int]) -> str:

@@ -19,17 +19,19 @@ def match_records(
     # A process may join one world after another. Its answer is about the last one.
     worlds: Counter[int] = Counter(answer["world"] for answer in answers.values())
     world = max(worlds, key=worlds.__getitem__, default=0)
-    told = {rank: answer for rank, answer in answers.items() if answer["world"] == world}
+    reported = {rank: answer for rank, answer in answers.items() if answer["world"] == world}
     members = {WORLD: tuple(range(world_size))} | {
         group: ranks for group, ranks in members.items() if ranks
     }
     answered = {
-        group: tuple(rank for rank in ranks if rank in told) for group, ranks in members.items()
+        group: tuple(rank for rank in ranks if rank in reported) for group, ranks in members.items()
     }
     matching = Matching(
-        call for rank in told for call in _calls(rank, told[rank]["collectives"], answered, world)
+        call
+        for rank in reported
+        for call in _calls(rank, reported[rank]["collectives"], answered, world)
     )
-    for rank, answer in told.items():
+    for rank, answer in reported.items():
         for (name, description), count in answer["counts"]:
             sequence = matching.sequences[sequence_key(_label(name, description, world), "")]
             sequence.counts[rank] = count

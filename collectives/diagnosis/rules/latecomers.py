@@ -22,8 +22,8 @@ class Process:
 
     `environ`: its variables at its start; of one that has ended only the launchers'. `runs`: of a
     process of multiprocessing, what it runs. `is_helper`: that is a library's own. `began`: when it
-    noted that, in nanoseconds. `noted`: it is a Python process that has said who it is. `waits`: it
-    waits for other processes, as a server does. `is_command`: it is the command itself.
+    wrote that, in nanoseconds. `recorded`: it is a Python process that has said who it is. `waits`:
+    it waits for other processes, as a server does. `is_command`: it is the command itself.
     """
 
     pid: int
@@ -34,7 +34,7 @@ class Process:
     is_helper: bool = False
     began: int = 0
     runs_still: bool = True
-    noted: bool = True
+    recorded: bool = True
     waits: bool = False
     is_command: bool = False
 
@@ -240,7 +240,7 @@ class _Family:
             alike = {one.runs for one in ranks if one.runs is not None}
             if not ranks or not (alike or process.program == ranks[0].program):
                 continue
-            if any(0 in self.numbers(one) | self._hints(one) for one in started if one.noted):
+            if any(0 in self.numbers(one) | self._hints(one) for one in started if one.recorded):
                 continue
             if len([one for one in started if one.runs in alike]) < self.joined.size:
                 return process

@@ -51,15 +51,15 @@ class Facts:
     """What is known about the process of one rank.
 
     `exit_status`: negative for a signal, None if it is unknown. `exception` and `answer`: as the
-    recorder wrote them (see recording/rank_log.py), empty if it wrote none. `noted_end`: when the
-    process noted that it ends, in nanoseconds, or 0.
+    recorder wrote them (see recording/rank_log.py), empty if it wrote none. `recorded_end`: when
+    the process wrote that it ends, in nanoseconds, or 0.
     """
 
     gone_at: int | None = None  # when it was seen to have ended, in nanoseconds; None while it runs
     exit_status: int | None = None
     exception: dict = dataclasses.field(default_factory=dict)
     answer: dict = dataclasses.field(default_factory=dict)
-    noted_end: int = 0
+    recorded_end: int = 0
     calls: int = 0  # how many it has entered
     is_inside_call: bool = False
     is_stopped: bool = False
@@ -74,7 +74,7 @@ class Facts:
     @property
     def has_failed(self) -> bool:
         """Whether it raised, or ended badly, as far as it is known without the other ranks."""
-        ended_badly = self.gone_at is not None and self.exit_status != 0 and not self.noted_end
+        ended_badly = self.gone_at is not None and self.exit_status != 0 and not self.recorded_end
         return ended_badly or bool(self.exception)
 
     @property
@@ -99,17 +99,17 @@ class Facts:
 
 def state(facts: Facts) -> State:
     """How one rank is, from its own facts alone."""
-    noted = facts.exception
-    if noted and not (noted["is_guess"] and facts.exit_status == 0):
-        where, does = _place(noted["where"]), noted.get("torch_does", "")
-        told = noted["text"], where, noted["at"], noted["type"]
-        return State(Ending.RAISED, *told, torch_does=does)
+    recorded = facts.exception
+    if recorded and not (recorded["is_guess"] and facts.exit_status == 0):
+        where, does = _place(recorded["where"]), recorded.get("torch_does", "")
+        raised = recorded["text"], where, recorded["at"], recorded["type"]
+        return State(Ending.RAISED, *raised, torch_does=does)
     if facts.gone_at is not None:
         return _state_at_its_end(facts, facts.gone_at)
     if facts.is_stopped:  # it may have left the place of its last answer
         return State(text="is stopped", stopped=True)
-    if facts.noted_end:
-        return State(Ending.RETURNED, where=_place(facts.answer.get("exit")), at=facts.noted_end)
+    if facts.recorded_end:
+        return State(Ending.RETURNED, where=_place(facts.answer.get("exit")), at=facts.recorded_end)
     seen = facts.seen_at
     does = facts.answer.get("torch_does", "") if seen[0] else ""
     in_torch = bool(facts.answer.get("in_torch") and seen[0])
@@ -127,12 +127,12 @@ def _state_at_its_end(facts: Facts, at: int) -> State:
         where = facts.seen_at if is_old else facts.crash_place
         died = State(Ending.DIED, text, where, at, signal=number, is_old=is_old)
         return dataclasses.replace(died, torch_does=facts.crash_does)
-    if facts.noted_end and not status:
-        return State(Ending.RETURNED, where=exit_place, at=facts.noted_end)
+    if facts.recorded_end and not status:
+        return State(Ending.RETURNED, where=exit_place, at=facts.recorded_end)
     if status == 0:
         text = "left by os._exit, or was ended by its launcher"
         return State(Ending.RETURNED, text, at=at, unseen=True)
-    if facts.noted_end:
+    if facts.recorded_end:
         where = _place(facts.answer.get("where"))
         return State(Ending.RAISED, f"ended with exit status {status}", where, at)
     text = f"ended with exit status {status}" if status else "died (killed, or left by os._exit)"

@@ -41,16 +41,16 @@ class ProcessTable:
     def inherits_rank(self, pid: int) -> bool:
         """Whether this process has the number of its parent, as the helpers of a rank do."""
         if pid not in self.inherits:
-            noted = self.noted()
-            own, name = noted.get(pid, {}), launchers.TORCHRUN[0]
-            parent = noted.get(own.get("parent", 0), {})
+            recorded = self.recorded()
+            own, name = recorded.get(pid, {}), launchers.TORCHRUN[0]
+            parent = recorded.get(own.get("parent", 0), {})
             number = own.get("environ", {}).get(name)
             self.inherits[pid] = (
                 number is not None and parent.get("environ", {}).get(name) == number
             )
         return self.inherits[pid]
 
-    def noted(self) -> dict[int, dict]:
+    def recorded(self) -> dict[int, dict]:
         """What processes said of themselves when they started; see recording/process_start.py."""
         for path in self.folder.glob("*.start") if self.folder else ():
             with contextlib.suppress(OSError, ValueError):
@@ -71,7 +71,7 @@ class ProcessTable:
                 note["at"],
                 runs_still=False,
             )
-            for pid, note in self.noted().items()
+            for pid, note in self.recorded().items()
         }
 
     def _running(self) -> dict[int, Process]:
@@ -80,19 +80,19 @@ class ProcessTable:
             with contextlib.suppress(psutil.Error), one.oneshot():
                 if one.status() == psutil.STATUS_ZOMBIE:
                     continue
-                parent, noted = one.ppid(), ended.get(one.pid)
+                parent, recorded = one.ppid(), ended.get(one.pid)
                 # subtle: an orphan is our child.
-                known = noted.parent if noted else parent
-                environ = one.environ() | (noted.environ if noted else {})
+                known = recorded.parent if recorded else parent
+                environ = one.environ() | (recorded.environ if recorded else {})
                 found[one.pid] = Process(
                     one.pid,
                     0 if known == here else known,
                     tuple(one.cmdline()),
                     environ,
-                    noted.runs if noted else None,
-                    bool(noted and noted.is_helper),
-                    noted.began if noted else 0,
-                    noted=noted is not None,
+                    recorded.runs if recorded else None,
+                    bool(recorded and recorded.is_helper),
+                    recorded.began if recorded else 0,
+                    recorded=recorded is not None,
                     is_command=one.pid == self.command,
                 )
         return found

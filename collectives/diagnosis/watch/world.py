@@ -74,7 +74,7 @@ class RankProcess:
             exit_status=exit_status,
             exception=self.read(call_log.RAISED),
             answer=self.read(call_log.ANSWER),
-            noted_end=head["ended"],
+            recorded_end=head["ended"],
             calls=head["count"],
             is_inside_call=bool(self.log.open),
             is_stopped=gone_at is None and _stat(head["pid"])[:1] in (["T"], ["t"]),
@@ -149,7 +149,7 @@ class WatchedWorld:
         answers = [
             rank.read(call_log.ANSWER).get("collectives", []) for rank in self.ranks.values()
         ]
-        records = [[(group, seq, entry[-2]) for group, seq, *entry in told] for told in answers]
+        records = [[(group, seq, entry[-2]) for group, seq, *entry in answer] for answer in answers]
         before, self.records = self.records, hash(json.dumps(records))
         return before != self.records
 
@@ -160,7 +160,7 @@ class WatchedWorld:
     def has_ended(self) -> bool:
         """Whether a rank has failed, or all have returned."""
         facts = [rank.facts() for rank in self.ranks.values()]
-        return any(one.has_failed for one in facts) or all(one.noted_end for one in facts)
+        return any(one.has_failed for one in facts) or all(one.recorded_end for one in facts)
 
     def absent(self) -> list[int]:
         """The ranks that have no process on this machine, or none that has joined."""

@@ -1,8 +1,8 @@
 #!/bin/sh
-# The first process of the hub, in namespaces of its own: the switch between the machines, and the
+# The first process of the switch, in namespaces of its own: the switch between the machines, and the
 # host `login`. Its standard input is a pipe from the lab's maker. When the pipe ends, so does all.
 #
-#   hub.sh ADDRESS    of login; then the table of hosts on standard input, up to an empty line
+#   switch.sh ADDRESS    of login; then the table of hosts on standard input, up to an empty line
 set -e
 hostname login
 mount -t tmpfs -o mode=755 run /run # also hides the sockets of the real machine's services
