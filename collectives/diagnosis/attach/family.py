@@ -89,16 +89,16 @@ def below(pid: int) -> dict[int, Member]:
     except psutil.NoSuchProcess:
         raise ValueError(f"there is no process {pid} on this machine.") from None
     ours = {os.getpid()}
-    found: dict[int, Member] = {}
-    for one in family:
-        if one.pid in ours or (one.pid != pid and one.ppid() in ours):
-            ours.add(one.pid)
+    members: dict[int, Member] = {}
+    for process in family:
+        if process.pid in ours or (process.pid != pid and process.ppid() in ours):
+            ours.add(process.pid)
             continue
         try:
-            found[one.pid] = _member(one)
+            members[process.pid] = _member(process)
         except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
             continue
-    return found
+    return members
 
 
 def _member(process: psutil.Process) -> Member:
@@ -127,83 +127,90 @@ def _first_line(path: Path) -> str:
 def ranks(members: dict[int, Member], top: int) -> list[Member]:
     """Those that are ranks, as far as environment, stacks and what they have loaded tell."""
     children: dict[int, list[int]] = {}
-    for one in members.values():
-        children.setdefault(one.parent, []).append(one.pid)
+    for member in members.values():
+        children.setdefault(member.parent, []).append(member.pid)
 
     def walk(pid: int, above: Member | None) -> list[Member]:
-        one = members[pid]
-        sure = _is_surely_rank(one, above)
+        process = members[pid]
+        sure = _is_surely_rank(process, above)
         below = [
             rank
             for child in sorted(children.get(pid, ()))
-            for rank in walk(child, one if sure else above)
+            for rank in walk(child, process if sure else above)
         ]
-        if sure or (below and _started_the_others(one, below)):
-            return [one, *below]
-        return below or ([one] if _may_be_rank(one, above) else [])
+        if sure or (below and _started_the_others(process, below)):
+            return [process, *below]
+        return below or ([process] if _may_be_rank(process, above) else [])
 
     return walk(top, None) if top in members else []
 
 
-def _is_surely_rank(one: Member, above: Member | None) -> bool:
-    if not one.is_python or one.helps or one.starts:
+def _is_surely_rank(process: Member, above: Member | None) -> bool:
+    if not process.is_python or process.helps or process.starts:
         return False
     if above is not None:  # a child of a rank may call, too, without being one
-        return one.communicates or (one.is_inside and _has_other_number(one, above))
-    return one.communicates or one.is_inside
+        return process.communicates or (process.is_inside and _has_other_number(process, above))
+    return process.communicates or process.is_inside
 
 
-def _may_be_rank(one: Member, above: Member | None) -> bool:
-    if not one.is_python or one.helps or one.starts:
+def _may_be_rank(process: Member, above: Member | None) -> bool:
+    if not process.is_python or process.helps or process.starts:
         return False
     if above is not None:
-        return _has_other_number(one, above)
-    return one.has_torch or any(name in one.environ for name in NUMBERS)
+        return _has_other_number(process, above)
+    return process.has_torch or any(name in process.environ for name in NUMBERS)
 
 
-def _started_the_others(one: Member, below: list[Member]) -> bool:
+def _started_the_others(process: Member, below: list[Member]) -> bool:
     """Whether it is a rank that starts the others as scripts, and not only waits for them."""
     return (
-        one.is_python
-        and one.has_torch
-        and not one.starts
-        and not one.has_on_stack(_WAITS_FOR_CHILDREN)
-        and any(rank.script == one.script and _has_other_number(rank, one) for rank in below)
+        process.is_python
+        and process.has_torch
+        and not process.starts
+        and not process.has_on_stack(_WAITS_FOR_CHILDREN)
+        and any(
+            rank.script == process.script and _has_other_number(rank, process) for rank in below
+        )
     )
 
 
-def _has_other_number(one: Member, above: Member) -> bool:
+def _has_other_number(process: Member, above: Member) -> bool:
     return any(
-        name in one.environ and one.environ[name] != above.environ.get(name) for name in NUMBERS
+        name in process.environ and process.environ[name] != above.environ.get(name)
+        for name in NUMBERS
     )
 
 
-def jobs(found: list[Member], members: dict[int, Member], top: int) -> list[list[Member]]:
+def jobs(rank_processes: list[Member], members: dict[int, Member], top: int) -> list[list[Member]]:
     """The ranks of each job: those with one meeting point, else those that one process started."""
     together: dict[object, list[Member]] = {}
-    starter = {one.pid: _starter(one, found, members, top) for one in found}
-    for one in found:
-        mates = [other for other in found if starter[other.pid] == starter[one.pid]]
+    starter = {
+        process.pid: _starter(process, rank_processes, members, top) for process in rank_processes
+    }
+    for process in rank_processes:
+        mates = [other for other in rank_processes if starter[other.pid] == starter[process.pid]]
         points = [_meeting_point(other) for other in mates]
-        key = starter[one.pid] if None in points else _meeting_point(one)
-        together.setdefault(key, []).append(one)
+        key = starter[process.pid] if None in points else _meeting_point(process)
+        together.setdefault(key, []).append(process)
     return list(together.values())
 
 
-def _meeting_point(one: Member) -> tuple | None:
+def _meeting_point(process: Member) -> tuple | None:
     names = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")
     return (
-        tuple(map(one.environ.get, names))
-        if {"RANK", "MASTER_PORT"} <= one.environ.keys()
+        tuple(map(process.environ.get, names))
+        if {"RANK", "MASTER_PORT"} <= process.environ.keys()
         else None
     )
 
 
-def _starter(one: Member, found: list[Member], members: dict[int, Member], top: int) -> int:
+def _starter(
+    process: Member, rank_processes: list[Member], members: dict[int, Member], top: int
+) -> int:
     """The nearest process above it, or itself, that has two ranks below it or is one of two."""
-    pid = one.pid
+    pid = process.pid
     while pid != top and pid in members:
-        if sum(pid in _line(rank.pid, members) for rank in found) > 1:
+        if sum(pid in _line(rank.pid, members) for rank in rank_processes) > 1:
             return pid
         pid = members[pid].parent
     return top

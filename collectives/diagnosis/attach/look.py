@@ -37,19 +37,19 @@ def look(pid: int, between: float) -> dict:
         raise ValueError("--pid reads /proc, which only Linux has.")
     program = py_spy()
     members = below(pid)
-    python = [one for one in members.values() if one.is_python]
+    python = [process for process in members.values() if process.is_python]
     if members and members[pid].is_zombie:
         raise ValueError(f"process {pid} has ended; its parent has not noticed yet.")
     if not python:
         raise ValueError(f"{_called(members, pid)} is no Python program, and none runs below it.")
     try:
         _read_all(program, python)
-        found = ranks(members, pid)
-        if not found:
+        rank_processes = ranks(members, pid)
+        if not rank_processes:
             raise ValueError(_no_ranks(members, pid, python))
-        states = _states(program, found, between)
-        above = _above(members[pid], found)
-        documents = [_job(job, members, states) for job in jobs(found, members, pid)]
+        states = _states(program, rank_processes, between)
+        above = _above(members[pid], rank_processes)
+        documents = [_job(job, members, states) for job in jobs(rank_processes, members, pid)]
     except NoRightError:
         raise ValueError(_no_right(pid)) from None
     return {
@@ -59,37 +59,43 @@ def look(pid: int, between: float) -> dict:
         "between": between,
         "above": above,
         # Below a rank, its job's others are not to be expected.
-        "jobs": [one | {"ended": []} for one in documents] if above else documents,
+        "jobs": [document | {"ended": []} for document in documents] if above else documents,
     }
 
 
-def _states(program: Path, found: list[Member], between: float) -> dict[int, tuple[str, str]]:
+def _states(
+    program: Path, rank_processes: list[Member], between: float
+) -> dict[int, tuple[str, str]]:
     """What each rank did between two looks, and why it could not be read; its latest stacks."""
-    first = {one.pid: one.threads for one in found}
-    before = {one.pid: _activities(one) for one in found}
+    first = {process.pid: process.threads for process in rank_processes}
+    before = {process.pid: _activities(process) for process in rank_processes}
     time.sleep(between)
-    after = {one.pid: _activities(one) for one in found}
-    why = _read_all(program, found)
+    after = {process.pid: _activities(process) for process in rank_processes}
+    why = _read_all(program, rank_processes)
     states = {}
-    for one in found:
-        if not one.threads:
-            states[one.pid] = "unread" if _lives(one.pid) else "ended"
-        elif is_stopped(one.pid):
-            states[one.pid] = "stopped"
-    looks = {one.pid: [first[one.pid] or [], one.threads or []] for one in found}
+    for process in rank_processes:
+        if not process.threads:
+            states[process.pid] = "unread" if _lives(process.pid) else "ended"
+        elif is_stopped(process.pid):
+            states[process.pid] = "stopped"
+    looks = {
+        process.pid: [first[process.pid] or [], process.threads or []] for process in rank_processes
+    }
 
-    def judge(one: Member) -> str:
-        return movement.state(one.pid, looks[one.pid], (before[one.pid], after[one.pid]), between)
+    def judge(rank: Member) -> str:
+        return movement.state(
+            rank.pid, looks[rank.pid], (before[rank.pid], after[rank.pid]), between
+        )
 
-    rest = [one for one in found if one.pid not in states]
-    still = [one for one in rest if judge(one) != "moves"]
+    rest = [process for process in rank_processes if process.pid not in states]
+    still = [process for process in rest if judge(process) != "moves"]
     _read_all(program, still, native=True)
-    for one in still:
-        if one.threads:
-            looks[one.pid].append(one.threads)
+    for process in still:
+        if process.threads:
+            looks[process.pid].append(process.threads)
         else:  # its C++ frames could not be read
-            one.threads, one.is_shallow = looks[one.pid][1], True
-    states |= {one.pid: judge(one) for one in rest}
+            process.threads, process.is_shallow = looks[process.pid][1], True
+    states |= {process.pid: judge(process) for process in rest}
     return {pid: (state, why.get(pid, "")) for pid, state in states.items()}
 
 
@@ -111,8 +117,8 @@ def _read_all(program: Path, members: list[Member], native: bool = False) -> dic
     return why
 
 
-def _activities(one: Member) -> movement.Activities:
-    return {each.number: activity(one.pid, each.number) for each in one.threads or ()}
+def _activities(process: Member) -> movement.Activities:
+    return {each.number: activity(process.pid, each.number) for each in process.threads or ()}
 
 
 def _lives(pid: int) -> bool:
@@ -133,27 +139,29 @@ def _job(job: list[Member], members: dict[int, Member], states: dict) -> dict:
 
 
 def _row(
-    one: Member, number: int | None, members: dict[int, Member], state: tuple[str, str]
+    process: Member, number: int | None, members: dict[int, Member], state: tuple[str, str]
 ) -> dict:
-    row: dict[str, Any] = {"rank": number, "pid": one.pid, "machine": socket.gethostname()}
+    row: dict[str, Any] = {"rank": number, "pid": process.pid, "machine": socket.gethostname()}
     row |= dict(zip(("state", "why"), state, strict=True))
-    if not one.threads:
+    if not process.threads:
         return row
-    thread, here, others = stands(one.threads, one.pid)
-    row |= _plain(here, one.pid) | {"thread": "" if thread.number == one.pid else thread.name}
+    thread, here, others = stands(process.threads, process.pid)
+    row |= _plain(here, process.pid) | {
+        "thread": "" if thread.number == process.pid else thread.name
+    }
     also = [(f"its thread {each.name}", each) for each in others]
-    also = [("its main thread" if each.number == one.pid else who, each) for who, each in also]
+    also = [("its main thread" if each.number == process.pid else who, each) for who, each in also]
     if here.loads:  # then a worker holds it up
-        workers = [each for each in members.values() if each.parent == one.pid and each.helps]
+        workers = [each for each in members.values() if each.parent == process.pid and each.helps]
         also += [
             (f"its worker, process {each.pid}", thread)
             for each in workers
             for thread in each.threads or ()
             if thread.number == each.pid
         ]
-    if one.is_shallow and not here.inside:
+    if process.is_shallow and not here.inside:
         row["inside"] = None  # it may be, in C++
-    row["also"] = [{"who": who, **_plain(_place(each), one.pid)} for who, each in also]
+    row["also"] = [{"who": who, **_plain(_place(each), process.pid)} for who, each in also]
     return row
 
 
@@ -192,9 +200,13 @@ def _source(place: StackPlace, pid: int) -> str:
         return ""
 
 
-def _above(top: Member, found: list[Member]) -> int | None:
+def _above(top: Member, rank_processes: list[Member]) -> int | None:
     """The process above one that is a rank itself: it may have more ranks."""
-    return top.parent if top in found and len(found) == 1 and top.parent > 1 else None
+    return (
+        top.parent
+        if top in rank_processes and len(rank_processes) == 1 and top.parent > 1
+        else None
+    )
 
 
 def _called(members: dict[int, Member], pid: int) -> str:

@@ -30,10 +30,10 @@ def state(
     thread, place, _ = stands(looks[-1], pid)
     before, *later = (_of(look, thread.number) for look in looks)
     if before is None or any(
-        _seen(one, place.loads) != _seen(before, place.loads) for one in later
+        _seen(stack, place.loads) != _seen(before, place.loads) for stack in later
     ):
         return "moves"
-    was, has = (one.get(thread.number) for one in activities)
+    was, has = (by_thread.get(thread.number) for by_thread in activities)
     if was is None or has is None:
         return "runs"
     slept, used = has[0] - was[0], has[1] - was[1]

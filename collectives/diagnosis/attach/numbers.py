@@ -25,14 +25,14 @@ def numbers(ranks: list[Member]) -> dict[int, int]:
         _from_variable,
     ]
     for source in sources:
-        values = {one.pid: source(one) for one in ranks}
+        values = {process.pid: source(process) for process in ranks}
         without = [pid for pid, value in values.items() if value is None]
         if len(without) == 1 and len(ranks) > 1 and 0 not in values.values():
             values[without[0]] = 0  # the rank that started the others
         known = {pid: value for pid, value in values.items() if value is not None}
         if len(known) == len(ranks) == len(set(known.values())):
             return known
-    rows = [one.command for one in ranks], [_arguments(one) for one in ranks]
+    rows = [process.command for process in ranks], [_arguments(process) for process in ranks]
     return _counted(rows[0], ranks) or _counted(rows[1], ranks)
 
 
@@ -66,29 +66,29 @@ def world_size(job: list[Member]) -> int | None:
 
 
 def _from_environ(name: str) -> Callable[[Member], int | None]:
-    def source(one: Member) -> int | None:
-        value = one.environ.get(name, "")
+    def source(process: Member) -> int | None:
+        value = process.environ.get(name, "")
         return int(value) if value.isdigit() else None
 
     return source
 
 
-def _from_option(one: Member) -> int | None:
-    for word, following in zip(one.command, [*one.command[1:], ""], strict=True):
+def _from_option(process: Member) -> int | None:
+    for word, following in zip(process.command, [*process.command[1:], ""], strict=True):
         if found := _OPTION.fullmatch(word):
             number = found["number"] or following
             return int(number) if number.isdigit() else None
     return None
 
 
-def _from_spawn(one: Member) -> int | None:
-    found = _variables(one, ("i",), "torch/multiprocessing/spawn.py")
+def _from_spawn(process: Member) -> int | None:
+    found = _variables(process, ("i",), "torch/multiprocessing/spawn.py")
     return found[0] if found else None
 
 
-def _from_variable(one: Member) -> int | None:
+def _from_variable(process: Member) -> int | None:
     """An argument that is called rank: of the outermost function that has one."""
-    for frame in reversed(_frames(one)):
+    for frame in reversed(_frames(process)):
         if is_library(frame.file) and not frame.file.endswith("distributed_c10d.py"):
             continue
         for name, text in {**frame.given, **frame.locals}.items():
@@ -97,10 +97,10 @@ def _from_variable(one: Member) -> int | None:
     return None
 
 
-def _variables(one: Member, names: Iterable[str], file: str) -> list[int]:
+def _variables(process: Member, names: Iterable[str], file: str) -> list[int]:
     return [
         int(text)
-        for frame in reversed(_frames(one))
+        for frame in reversed(_frames(process))
         if frame.file.endswith(file)
         and (file or not is_library(frame.file) or "c10d" in frame.file)
         for name, text in {**frame.given, **frame.locals}.items()
@@ -108,14 +108,16 @@ def _variables(one: Member, names: Iterable[str], file: str) -> list[int]:
     ]
 
 
-def _frames(one: Member) -> list:
-    main = next((each for each in one.threads or () if each.number == one.pid), None)
+def _frames(process: Member) -> list:
+    main = next((each for each in process.threads or () if each.number == process.pid), None)
     return [frame for frame in (main.frames if main else ()) if not frame.native]
 
 
-def _arguments(one: Member) -> list[str]:
+def _arguments(process: Member) -> list[str]:
     """The arguments of the program's outermost function that has any."""
-    own = [frame for frame in reversed(_frames(one)) if not is_library(frame.file) and frame.given]
+    own = [
+        frame for frame in reversed(_frames(process)) if not is_library(frame.file) and frame.given
+    ]
     return list(own[0].given.values()) if own else []
 
 

@@ -93,9 +93,11 @@ class StackPlace:
 
 def place(frames: Sequence[StackFrame]) -> StackPlace:
     """Where a stack stands, its frames innermost first."""
-    python = [(one.file, one.line, one.function) for one in frames if not one.native]
+    python = [(frame.file, frame.line, frame.function) for frame in frames if not frame.native]
     user = named(python) or (python or [("", 0, "")])[-1]
-    end = next((i for i, one in enumerate(frames) if (one.file, one.line, one.function) == user), 0)
+    end = next(
+        (i for i, frame in enumerate(frames) if (frame.file, frame.line, frame.function) == user), 0
+    )
     inner = frames[:end]
     call, inside = _what(inner)
     mine = frames[end] if end < len(frames) else None
@@ -103,11 +105,11 @@ def place(frames: Sequence[StackFrame]) -> StackPlace:
         call,
         inside,
         *user,
-        tuple(one for one in python[python.index(user) :] if named([one])) if python else (),
+        tuple(frame for frame in python[python.index(user) :] if named([frame])) if python else (),
         _plain({**mine.given, **mine.locals}) if mine else {},
         any(map(_loads, inner)),
-        any(one.native and _POLLS.match(one.function) for one in inner),
-        any(one.native and _SPINS.match(one.function) for one in inner),
+        any(frame.native and _POLLS.match(frame.function) for frame in inner),
+        any(frame.native and _SPINS.match(frame.function) for frame in inner),
     )
 
 
