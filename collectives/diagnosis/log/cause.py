@@ -130,22 +130,24 @@ def raised_first(
     errors: list[Exceptions], lost: set[int], several: bool, name: Callable[[LineWriter, str], str]
 ) -> str:
     """`lost`: ranks that lost another one, or waited for it. `name`: of a process."""
-    is_ordered = len({one.log for one in errors}) == 1
-    if not is_ordered and all(one.time for one in errors):
-        errors, is_ordered = sorted(errors, key=lambda one: one.time), True
+    is_ordered = len({raised.log for raised in errors}) == 1
+    if not is_ordered and all(raised.time for raised in errors):
+        errors, is_ordered = sorted(errors, key=lambda raised: raised.time), True
     first = errors[0]
-    alike = [one for one in errors if one.kind == first.kind]
-    others = [one for one in errors if one.kind != first.kind]
+    alike = [raised for raised in errors if raised.kind == first.kind]
+    others = [raised for raised in errors if raised.kind != first.kind]
     where = f"line {first.line} of {first.log if several else 'the log'}"
     text = f"raised: {_names(alike, name)} raised {first.error}{_in_brackets(first.place, where)}"
     text += f", after {first.origin}" if first.origin else ""
-    numbers = {one.who.rank for one in errors}
+    numbers = {raised.who.rank for raised in errors}
     if lost - numbers and is_ordered and first.who != LineWriter():
         text += f", before {ranks(lost - numbers)} lost it"
     rows = [
-        f"  {name(one.who, one.log)} raised {one.error}"
-        + _in_brackets(one.place, f"line {one.line}" + (f" of {one.log}" if several else ""))
-        for one in others[:_ROWS]
+        f"  {name(raised.who, raised.log)} raised {raised.error}"
+        + _in_brackets(
+            raised.place, f"line {raised.line}" + (f" of {raised.log}" if several else "")
+        )
+        for raised in others[:_ROWS]
     ]
     if others and not is_ordered:
         rows.append("  the logs do not tell which of these was first")

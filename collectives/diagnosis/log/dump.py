@@ -117,8 +117,12 @@ def _checked(record: dict) -> dict:
     """What is read of a record. Raises an error if it has another type."""
     name, description = record["process_group"]
     frames = [
-        {"filename": _text(one["filename"]), "line": int(one["line"]), "name": _text(one["name"])}
-        for one in record["frames"]
+        {
+            "filename": _text(frame["filename"]),
+            "line": int(frame["line"]),
+            "name": _text(frame["name"]),
+        }
+        for frame in record["frames"]
     ]
     return {
         "record_id": int(record["record_id"]),

@@ -110,7 +110,7 @@ class Endings:
         if "Root Cause (first observed failure)" in line.text:
             self.block, self.left = LoggedEnd(line.log, line.number, is_first=True), _BLOCK_LINES
             return
-        if not line.found or len(self.all) > 1000:
+        if not line.needles or len(self.all) > 1000:
             return
         for pattern in _COMPILED:
             if found := pattern.search(line.raw):
@@ -118,10 +118,10 @@ class Endings:
                 return
 
     def _note(self, line: Line, said: dict[str, str]) -> None:
-        one = LoggedEnd(line.log, line.number, host=said.get("host", ""))
-        one.rank = _number(said.get("rank"))
-        one.rank = line.writer.rank if one.rank is None else one.rank
-        one.local = _number(said.get("local"))
+        ending = LoggedEnd(line.log, line.number, host=said.get("host", ""))
+        ending.rank = _number(said.get("rank"))
+        ending.rank = line.writer.rank if ending.rank is None else ending.rank
+        ending.local = _number(said.get("local"))
         for name, words in (
             ("process", "process"),
             ("task", "task"),
@@ -129,43 +129,43 @@ class Endings:
             ("label", ""),
         ):
             if said.get(name):
-                one.label = f"{words} {said[name]}".strip()
-        _set_code(one, _number(said.get("code")))
+                ending.label = f"{words} {said[name]}".strip()
+        _set_code(ending, _number(said.get("code")))
         if why := (said.get("why") or "").strip():
             number = _SIGNALS.get(why)
-            one.number = int(number) if number else None
+            ending.number = int(number) if number else None
             if number is None and not re.match("Exited with", why):
-                one.why = why
-            elif found := re.match(r"Exited with exit code (\d+)", why):
-                _set_code(one, int(found[1]))
+                ending.why = why
+            elif match := re.match(r"Exited with exit code (\d+)", why):
+                _set_code(ending, int(match[1]))
         if said.get("signal"):
-            one.number = int(said["signal"])
+            ending.number = int(said["signal"])
         if said.get("name"):
-            one.number = int(getattr(signal, said["name"], 0)) or None
+            ending.number = int(getattr(signal, said["name"], 0)) or None
         if said.get("pid"):
-            one.number, one.why = int(signal.SIGKILL), "out of memory"
+            ending.number, ending.why = int(signal.SIGKILL), "out of memory"
         if said.get("label"):
-            one.why = "died unexpectedly"
-        one.is_first = "failed (exitcode" in line.raw
-        self.all.append(one)
+            ending.why = "died unexpectedly"
+        ending.is_first = "failed (exitcode" in line.raw
+        self.all.append(ending)
 
-    def _read_block(self, line: Line, one: LoggedEnd) -> None:
+    def _read_block(self, line: Line, ending: LoggedEnd) -> None:
         self.left -= 1
         text = line.text
-        if found := _BLOCK.match(text):
-            name, value = found[1], found[2].strip()
+        if match := _BLOCK.match(text):
+            name, value = match[1], match[2].strip()
             if name == "host":
-                one.host = value
+                ending.host = value
             elif name == "rank" and (both := re.match(r"(\d+) \(local_rank: (\d+)\)", value)):
-                one.rank, one.local = int(both[1]), int(both[2])
+                ending.rank, ending.local = int(both[1]), int(both[2])
             elif name == "exitcode" and (code := re.match(r"-?\d+", value)):
-                _set_code(one, int(code[0]))
-        elif found := re.match(r"\s+((?:\w+\.)*\w*(?:Error|Exception)\b.*)", text):
-            one.error = found[1].strip()
+                _set_code(ending, int(code[0]))
+        elif match := re.match(r"\s+((?:\w+\.)*\w*(?:Error|Exception)\b.*)", text):
+            ending.error = match[1].strip()
         if text.startswith("=====") or self.left <= 0:
             self.block = None
-            if one.code is not None or one.number is not None:
-                self.all.append(one)
+            if ending.code is not None or ending.number is not None:
+                self.all.append(ending)
 
     def end(self) -> None:
         """Of a log."""
@@ -178,10 +178,10 @@ def _number(text: str | None) -> int | None:
     return int(text) if text else None
 
 
-def _set_code(one: LoggedEnd, code: int | None) -> None:
+def _set_code(ending: LoggedEnd, code: int | None) -> None:
     """A launcher writes -9 for signal 9, and a shell 137."""
-    one.code = code
+    ending.code = code
     if code is not None and code < 0:
-        one.number = -code
+        ending.number = -code
     elif code is not None and 128 < code < 160:
-        one.number = code - 128
+        ending.number = code - 128

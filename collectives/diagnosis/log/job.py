@@ -72,7 +72,7 @@ class Logs:
         self.recorded += 1
         self.tracebacks.read(line)
         self.endings.read(line)
-        if not line.found:
+        if not line.needles:
             return
         rank = line.writer.rank
         number = lines.rank_in(line.raw) if rank is None and line.task is not None else rank
@@ -80,13 +80,13 @@ class Logs:
             self.tasks.add((line.task, number))
         if rank is not None:
             self.ranks.add(rank)
-        if not line.found.isdisjoint(_WATCHDOG) and any(
+        if not line.needles.isdisjoint(_WATCHDOG) and any(
             self.watchdog.note(text, rank) for text in line.joined
         ):
             self.watchdog.first = self.watchdog.first or (line.log, line.number)
-        known = [needle for needle in line.found if needle in messages.by_needle()]
-        if known and (found := messages.read(line, known)):
-            self._see(line, *found)
+        known = [needle for needle in line.needles if needle in messages.by_needle()]
+        if known and (sighted := messages.read(line, known)):
+            self._see(line, *sighted)
 
     def _see(self, line: Line, message: LogMessage, match: re.Match[str], wording: str) -> None:
         if message.name not in self.sightings:

@@ -79,7 +79,7 @@ class LineWriter(NamedTuple):
 
 @dataclass(frozen=True)
 class Line:
-    """`text`: without what stands before it. `found`: the needles that it holds."""
+    """`text`: without what stands before it. `needles`: those that it holds."""
 
     log: str
     number: int
@@ -87,7 +87,7 @@ class Line:
     text: str
     writer: LineWriter
     time: str = ""
-    found: frozenset[bytes] = frozenset()
+    needles: frozenset[bytes] = frozenset()
     rest: tuple[bytes, int] = (b"", 0)  # a text, and where the next line begins in it
 
     @property
@@ -111,13 +111,13 @@ class Line:
 def parse(log: str, number: int, raw: str, **more) -> Line:
     names: dict[str, str] = {}
     at, time = 0, ""
-    while at < len(raw) and (found := _PREFIX.match(raw, at)):
-        groups = {name: text for name, text in found.groupdict().items() if text}
+    while at < len(raw) and (prefix := _PREFIX.match(raw, at)):
+        groups = {name: text for name, text in prefix.groupdict().items() if text}
         if "task" in groups and names.keys() - {"container", "host"}:
             break
         time = time or groups.pop("time", "")
         names |= groups
-        at = found.end()
+        at = prefix.end()
     rank = _number(names, "rank", "mpi", "worker")
     local = _number(names, "local")
     pid = f"{names.get('named', '')} pid {names['pid']}".strip() if "pid" in names else ""
@@ -192,7 +192,7 @@ def _walk(log, text, number, hits, goes_on) -> Iterator[Line]:
         number += text.count(b"\n", counted, at)
         counted = at
         line, end = _line(text, at)
-        yield parse(log, number, line, found=frozenset(hits.get(at, ())), rest=(text, end))
+        yield parse(log, number, line, needles=frozenset(hits.get(at, ())), rest=(text, end))
 
 
 def _line(text: bytes, at: int) -> tuple[str, int]:

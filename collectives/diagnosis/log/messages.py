@@ -117,7 +117,7 @@ def read(line: Line, known: Iterable[bytes]) -> tuple[LogMessage, re.Match[str],
         ]
         if matches:
             return max(matches, key=lambda one: sum(map(len, _parts(one[2]))))
-        if not line.found:
+        if not line.needles:
             break
     return None
 

@@ -26,7 +26,7 @@ def report(names: Iterable[str]) -> tuple[str, bool]:
     dumps: dict[int, dump.Dump] = {}
     logs = Logs()
     seen: list[dict] = []  # by --pid, on each machine
-    for name in (one for given in names for one in _files(given)):
+    for name in (file for given in names for file in _files(given)):
         with _opened(name) as stream:
             if standing.is_document(stream.peek(64)):
                 seen.append(standing.read(name, stream))

@@ -105,18 +105,18 @@ class Tracebacks:
             self.open.clear()
             return
         text = line.text
-        if found := _SPAWNED.search(text):
-            self.spawned = f"process {found[1]}"
+        if spawned := _SPAWNED.search(text):
+            self.spawned = f"process {spawned[1]}"
         if text.startswith("Exception ignored"):
             self.is_ignored = True
         line = self._of_record(line)
-        one = self.open.get(line.writer)
-        if HEADER in text or (one is None and _FRAME.match(text)):
-            self._begin(line, one)
-        elif one is None:
+        traceback = self.open.get(line.writer)
+        if HEADER in text or (traceback is None and _FRAME.match(text)):
+            self._begin(line, traceback)
+        elif traceback is None:
             self._alone(line)
         else:
-            self._go_on(line, one)
+            self._go_on(line, traceback)
 
     def _of_record(self, line: Line) -> Line:
         """The line, as the writer's of the line before it, if that began with a name alone."""
@@ -129,16 +129,16 @@ class Tracebacks:
         self.record = (line.writer, line.number) if is_named else None
         return line
 
-    def _begin(self, line: Line, one: _Open | None) -> None:
-        is_chain = one is not None and one.after < 0
-        if one is not None and (is_chain or one.in_group) and one.raised.errors:
-            one.frames = []
+    def _begin(self, line: Line, traceback: _Open | None) -> None:
+        is_chain = traceback is not None and traceback.after < 0
+        if traceback is not None and (is_chain or traceback.in_group) and traceback.raised.errors:
+            traceback.frames = []
             return
         writer = line.writer
         if self.spawned:
             writer, self.spawned = writer._replace(label=self.spawned), ""
         new = _Open(LoggedError(line.log, line.number, writer, time=line.time))
-        new.is_mixed = one is not None and not one.raised.errors
+        new.is_mixed = traceback is not None and not traceback.raised.errors
         new.in_group = "Exception Group" in line.text
         if "File" in line.text and (found := _FRAME.match(line.text)):
             new.frames.append((found[1], found[2]))
@@ -152,49 +152,49 @@ class Tracebacks:
         found = found or _ERROR.match(text)
         if not found or found["text"] is None or "Warning" in found["type"]:
             return
-        one = _Open(LoggedError(line.log, line.number, line.writer, time=line.time))
-        self.open[line.writer] = one
-        self._error(line, one, found)
+        traceback = _Open(LoggedError(line.log, line.number, line.writer, time=line.time))
+        self.open[line.writer] = traceback
+        self._error(line, traceback, found)
 
-    def _go_on(self, line: Line, one: _Open) -> None:
-        one.read += 1
-        if one.read > _MOST_LINES:
+    def _go_on(self, line: Line, traceback: _Open) -> None:
+        traceback.read += 1
+        if traceback.read > _MOST_LINES:
             del self.open[line.writer]
             return
-        text = _GROUP.sub("", line.text, count=1) if one.in_group else line.text
+        text = _GROUP.sub("", line.text, count=1) if traceback.in_group else line.text
         if found := _FRAME.match(text):
-            if one.raised.errors and one.after >= 0 and not one.in_group:
+            if traceback.raised.errors and traceback.after >= 0 and not traceback.in_group:
                 self._begin(line, None)  # another one, cut above
             self.open[line.writer].frames.append((found[1], found[2]))
-        elif one.raised.errors:
-            self._below(line, text, one)
-        elif one.frames and (found := _ERROR.match(text) or _BELOW.match(text)):
-            self._error(line, one, found)
+        elif traceback.raised.errors:
+            self._below(line, text, traceback)
+        elif traceback.frames and (found := _ERROR.match(text) or _BELOW.match(text)):
+            self._error(line, traceback, found)
 
-    def _below(self, line: Line, text: str, one: _Open) -> None:
+    def _below(self, line: Line, text: str, traceback: _Open) -> None:
         """After an exception: more of its message, or a chain that goes on."""
         if any(chain in text for chain in _CHAIN):
-            one.after = -1000
+            traceback.after = -1000
             return
-        one.after += 1
-        if one.frames:  # of another traceback of the chain
+        traceback.after += 1
+        if traceback.frames:  # of another traceback of the chain
             if found := _ERROR.match(text) or _BELOW.match(text):
-                self._error(line, one, found)
+                self._error(line, traceback, found)
             return
-        if not one.in_group and _ERROR.match(text) and not text.startswith("nccl"):
+        if not traceback.in_group and _ERROR.match(text) and not text.startswith("nccl"):
             del self.open[line.writer]
             self._alone(line)
             return
-        one.raised.more.append(text)
-        if one.after >= _AFTER:
+        traceback.raised.more.append(text)
+        if traceback.after >= _AFTER:
             del self.open[line.writer]
 
-    def _error(self, line: Line, one: _Open, found: re.Match[str]) -> None:
-        one.raised.errors.append((found["type"], (found["text"] or "").strip()))
-        one.raised.lines.append(line.number)
-        one.raised.places.append(one.place)
-        one.frames, one.after = [], 0
+    def _error(self, line: Line, traceback: _Open, error: re.Match[str]) -> None:
+        traceback.raised.errors.append((error["type"], (error["text"] or "").strip()))
+        traceback.raised.lines.append(line.number)
+        traceback.raised.places.append(traceback.place)
+        traceback.frames, traceback.after = [], 0
         if self.is_ignored:
             self.is_ignored = False
-        elif len(one.raised.errors) == 1:
-            self.raised.append(one.raised)
+        elif len(traceback.raised.errors) == 1:
+            self.raised.append(traceback.raised)

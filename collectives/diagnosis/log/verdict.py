@@ -28,8 +28,8 @@ def headlines(logs: Logs) -> list[str]:
         texts.append("\n".join([said, *_seen_by_launcher(logs, errors)]))
     texts += watchdog
     texts += [
-        f"after that, {_name(logs, one.who, one.log)} raised {one.error} (line {one.line})"
-        for one in later[:_FEW]
+        f"after that, {_name(logs, late.who, late.log)} raised {late.error} (line {late.line})"
+        for late in later[:_FEW]
     ]
     if not texts:
         texts = _without_a_cause(logs)
@@ -92,26 +92,28 @@ def _seen_by_launcher(logs: Logs, errors: list[Exceptions]) -> list[str]:
 def _without_a_cause(logs: Logs) -> list[str]:
     """Where nothing in the logs is a cause."""
     interrupted = [
-        one for one in logs.tracebacks.raised if one.errors[-1][0] == "KeyboardInterrupt"
+        traceback
+        for traceback in logs.tracebacks.raised
+        if traceback.errors[-1][0] == "KeyboardInterrupt"
     ]
     if interrupted:
         return [cause.interrupted(interrupted, _namer(logs))]
-    if any(one.message.kind == "cause" for one in logs.sightings.values()):
+    if any(sighting.message.kind == "cause" for sighting in logs.sightings.values()):
         return []
     if waited := _waited(logs):
         return [waited]
-    roots = [one for one in logs.endings.all if one.is_first and (one.code or 0) > 0]
+    roots = [ending for ending in logs.endings.all if ending.is_first and (ending.code or 0) > 0]
     if roots:
-        one = roots[-1]
+        root = roots[-1]
         raised = [
-            each for each in logs.tracebacks.raised if each.writer.rank == one.rank is not None
+            each for each in logs.tracebacks.raised if each.writer.rank == root.rank is not None
         ]
         said = "; its traceback is not in this log"
-        if one.error:
-            said = f" with {one.error}"
+        if root.error:
+            said = f" with {root.error}"
         elif raised:
             said = f", and its error in line {raised[-1].lines[-1]} speaks of another rank"
-        return [f"raised: {one.who} ended first, by {one.how}{said} (line {one.line})"]
+        return [f"raised: {root.who} ended first, by {root.how}{said} (line {root.line})"]
     return _lacking(logs)
 
 

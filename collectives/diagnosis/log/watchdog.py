@@ -112,14 +112,14 @@ class Watchdog:
         self.recorded += 1
         return True
 
-    def _note_status(self, found: re.Match[str], rank: int | None) -> None:
-        name = (found["guid"] or found["id"]) + (found["desc"] or "")
+    def _note_status(self, status: re.Match[str], rank: int | None) -> None:
+        name = (status["guid"] or status["id"]) + (status["desc"] or "")
         group = self.groups.setdefault(name, _Group(name))
-        rank = int(found["rank"]) if rank is None else rank
+        rank = int(status["rank"]) if rank is None else rank
         before = group.statuses.get(rank)
-        failed = int(found["seq"]) if found["seq"] else before.failed if before else None
-        group.statuses[rank] = _Status(failed, int(found["enqueued"]), int(found["completed"]))
-        group.numbers[rank] = int(found["rank"])
+        failed = int(status["seq"]) if status["seq"] else before.failed if before else None
+        group.statuses[rank] = _Status(failed, int(status["enqueued"]), int(status["completed"]))
+        group.numbers[rank] = int(status["rank"])
 
     def verdicts(self, known: Iterable[int] = ()) -> list[str]:
         """One of each group in which a call timed out. `known`: ranks that wrote anything."""
@@ -133,8 +133,8 @@ class Watchdog:
     def _verdict(self, group: _Group, known: set[int]) -> str:
         seq = min(group.failed().values())
         statuses = group.statuses
-        ahead = {rank for rank, one in statuses.items() if one.completed >= seq}
-        absent = {rank for rank, one in statuses.items() if one.enqueued < seq}
+        ahead = {rank for rank, status in statuses.items() if status.completed >= seq}
+        absent = {rank for rank, status in statuses.items() if status.enqueued < seq}
         joined = statuses.keys() - ahead - absent
         calls = {rank: call for rank in joined if (call := self._call(rank, seq))}
         op = Counter(call.op for call in calls.values()).most_common(1)
@@ -144,7 +144,7 @@ class Watchdog:
         )
         notes = [f"{ranks(silent)} wrote nothing about this group"] if silent else []
         headline, more = _judge(name, calls, joined, ahead, absent, statuses, seq)
-        lines = {rank: (self._line(rank, one, seq), "") for rank, one in statuses.items()}
+        lines = {rank: (self._line(rank, status, seq), "") for rank, status in statuses.items()}
         return write(headline, lines, notes + more)
 
     def _call(self, rank: int, seq: int) -> _TimedOut | None:
@@ -162,7 +162,7 @@ class Watchdog:
 
 def _judge(call, calls, joined, ahead, absent, statuses, seq) -> tuple[str, list[str]]:
     """The headline, and notes. Each of the sets holds ranks, by how far they are."""
-    ops = {one.op for one in calls.values()}
+    ops = {timed_out.op for timed_out in calls.values()}
     name = call.partition(" ")[2]
     if ops & _MESSAGES:
         return f"timeout: {ranks(joined)} waited too long in {call}", [
@@ -172,7 +172,7 @@ def _judge(call, calls, joined, ahead, absent, statuses, seq) -> tuple[str, list
         return _further(call, name, ops, joined, ahead, statuses, seq)
     if absent:
         return f"hang: {ranks(absent)} never joined {call}", []
-    compared = {rank: one.compared for rank, one in calls.items()}
+    compared = {rank: timed_out.compared for rank, timed_out in calls.items()}
     if len(set(compared.values())) > 1:
         who = against(minority(compared), compared)
         return f"mismatch: different calls as {name}: {who}", []
