@@ -129,7 +129,7 @@ def as_json(verdict: Verdict, command: list[str], returncode: int) -> dict:
     return {
         "machine": socket.gethostname(),
         **found(verdict),
-        "attempts": [found(one) for one in attempts],
+        "attempts": [found(attempt) for attempt in attempts],
         "ranks": ranks,
         "cycle": list(verdict.cycle),
         **fields,

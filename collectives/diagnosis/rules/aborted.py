@@ -31,8 +31,8 @@ def difference(snapshot: Snapshot) -> Difference | None:
         of_groups = {member for call in calls.values() for member in call.members}
         members = tuple(sorted(calls.keys() | of_groups))
         calls = {other: replace(call, members=members) for other, call in calls.items()}
-        if len(calls) > 1 and (found := compare(calls)):
-            return found
+        if len(calls) > 1 and (first_difference := compare(calls)):
+            return first_difference
     return None
 
 

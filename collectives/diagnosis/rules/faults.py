@@ -47,12 +47,14 @@ def mismatch(
     notes = []
     if sequence is not None and not is_message and field != "order":
         notes = out_of_step(sequence, places, before=call.seq or 0)
-    lines = {(one.file, one.line) for one in calls.values()}
+    lines = {(each_call.file, each_call.line) for each_call in calls.values()}
     if field in ("shape", "dtype") and not (is_message or notes) and len(lines) > 1:
         notes = [f"from different lines, so these may be different calls: {locations(calls)}"]
-    elif len({one.way for one in calls.values()}) > 1:
+    elif len({each_call.way for each_call in calls.values()}) > 1:
         ways = "; ".join(
-            f"rank {rank} by {one.way}" for rank, one in sorted(calls.items()) if one.way
+            f"rank {rank} by {each_call.way}"
+            for rank, each_call in sorted(calls.items())
+            if each_call.way
         )
         notes.append(f"different calls, by other ways to that line: {ways}")
     what = f"{what}: {against(difference.guilty, calls)}"
@@ -95,20 +97,22 @@ def failed(snapshot: Snapshot) -> Verdict | None:
     Of several, the first one; but one that died while it waited for others, or as it lost them,
     more likely died because of them.
     """
-    found = {rank: one for rank, one in snapshot.states.items() if _failed(snapshot, rank)}
-    if not found:
+    failures = {
+        rank: failure for rank, failure in snapshot.states.items() if _failed(snapshot, rank)
+    }
+    if not failures:
         return None
 
     def order(rank: int) -> tuple:
-        return found[rank].status is Ending.DIED and _waited(snapshot, rank), found[rank].at
+        return failures[rank].status is Ending.DIED and _waited(snapshot, rank), failures[rank].at
 
-    rank = min(found, key=order)
-    state, here = found[rank], snapshot.place(rank)
+    rank = min(failures, key=order)
+    state, here = failures[rank], snapshot.place(rank)
     if state.status is Ending.DIED:
         blamed, what = [rank], f"rank {rank} {state.text}"
     else:
-        blamed = _raised_alike(found, rank)
-        what = f"{ranks(blamed)}: {found[rank if rank in blamed else blamed[0]].text}"
+        blamed = _raised_alike(failures, rank)
+        what = f"{ranks(blamed)}: {failures[rank if rank in blamed else blamed[0]].text}"
     about = here if here.name else None
     return snapshot.verdict(state.status, what, map(snapshot.place, blamed), about)
 

@@ -35,13 +35,13 @@ def hints(
     return tuple(found[key] for key in sorted(found))
 
 
-def write(found: Iterable[Hint]) -> list[tuple[str, str]]:
+def write(all_hints: Iterable[Hint]) -> list[tuple[str, str]]:
     """Lines for the report, in pairs: which ranks did what; where they did it, and what to do.
 
     Ranks that did the same share a pair.
     """
     together: dict[tuple[str, str], list[int]] = {}
-    for hint in found:
+    for hint in all_hints:
         together.setdefault((hint.risk, f"{location(hint.call)}: {hint.cure}"), []).append(
             hint.call.rank
         )

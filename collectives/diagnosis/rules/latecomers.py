@@ -96,14 +96,18 @@ def latecomers(
         and process.pid not in above
         and process.pid not in called
     ]
-    found = {rank: [one for one in free if rank in family.numbers(one)] for rank in absent}
+    candidates = {
+        rank: [process for process in free if rank in family.numbers(process)] for rank in absent
+    }
     if not family.is_numbered():
-        for rank in found:
-            found[rank] = found[rank] or [one for one in free if family.may_be(one, rank)]
+        for rank in candidates:
+            candidates[rank] = candidates[rank] or [
+                process for process in free if family.may_be(process, rank)
+            ]
     # Who starts the other ranks, as Lightning does, numbers them and not itself.
-    if found.get(0) == [] and (starter := family.first_rank(above - set(called))):
-        found[0] = [starter]
-    return {rank: ones for rank, ones in found.items() if ones}
+    if candidates.get(0) == [] and (starter := family.first_rank(above - set(called))):
+        candidates[0] = [starter]
+    return {rank: ones for rank, ones in candidates.items() if ones}
 
 
 def on_other_machines(
@@ -170,11 +174,11 @@ class _Family:
         for position in (0, 2):  # the rank, or else the rank on this machine
             names = (names[position] for names in launchers.ALL)
             texts = [self._own(process, name) for name in names]
-            found = {int(text) for text in texts if text and text.isdecimal()}
-            if found and position and process.environ.get("NODE_RANK", "0") != "0":
+            ranks = {int(text) for text in texts if text and text.isdecimal()}
+            if ranks and position and process.environ.get("NODE_RANK", "0") != "0":
                 return set(range(self.joined.size))
-            if found:
-                return found
+            if ranks:
+                return ranks
         return set()
 
     def is_numbered(self) -> bool:
@@ -194,16 +198,16 @@ class _Family:
         if self.numbers(process):
             return False
         starter = self._starter(process)
-        is_sibling = any(starter == one.parent for one in self.ranks)
+        is_sibling = any(starter == peer.parent for peer in self.ranks)
         if process.runs is not None or self._will_run(process):
-            if process.runs is not None and process.runs in {one.runs for one in self.ranks}:
+            if process.runs is not None and process.runs in {peer.runs for peer in self.ranks}:
                 return True
             # Ranks that run one function are all alike, but for rank 0, which may be their master.
-            if rank and len(self.ranks) > 1 and len({one.runs for one in self.ranks}) == 1:
+            if rank and len(self.ranks) > 1 and len({peer.runs for peer in self.ranks}) == 1:
                 return False
             is_early = process.began < self.joined_at.get(starter, 0)
             return not (process.is_helper or process.waits) and (is_sibling or is_early)
-        if process.program not in {one.program for one in self.ranks}:
+        if process.program not in {peer.program for peer in self.ranks}:
             return False
         hints = self._hints(process)
         return rank in hints if hints else is_sibling

@@ -322,8 +322,8 @@ class Matching:
     def waiting(self) -> list[tuple[Sequence, int]]:
         """Collectives that some members have entered and others have not, the oldest first."""
 
-        def began(found: tuple[Sequence, int]) -> int:
-            sequence, seq = found
+        def began(collective: tuple[Sequence, int]) -> int:
+            sequence, seq = collective
             return min(call.entered for call in sequence.pending[seq].values())
 
         found = [

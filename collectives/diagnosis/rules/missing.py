@@ -151,7 +151,9 @@ def _incomplete(snapshot: Snapshot, sequence: Sequence, seq: int) -> Verdict | N
     elsewhere = [rank for rank in absent if snapshot.states[rank].status is Ending.ELSEWHERE]
     call = next(iter(joined.values()))
     # Ranks that run elsewhere have joined the world, for else nobody would have come so far.
-    is_done = call.name == "init_process_group" or all(one.left for one in joined.values())
+    is_done = call.name == "init_process_group" or all(
+        each_call.left for each_call in joined.values()
+    )
     if len(elsewhere) == len(absent) and (is_done or not snapshot.waiting):
         return None
     computing = [rank for rank in absent if rank in snapshot.computing or rank in elsewhere]

@@ -147,20 +147,20 @@ def states(
     `destroyed`: the calls by which ranks destroyed their groups. `are_all_known`: `ranks` are all
     ranks of the world.
     """
-    found = {
+    by_rank = {
         rank: dataclasses.replace(state(facts), caught=facts.answer.get("caught", ""))
         for rank, facts in ranks.items()
     }
-    failed_at = {rank: found[rank].at for rank in ranks if _failed(found[rank], ranks[rank])}
+    failed_at = {rank: by_rank[rank].at for rank in ranks if _failed(by_rank[rank], ranks[rank])}
     # They died by themselves, or their launcher ended them.
     unclear = {
-        rank: found[rank].at
+        rank: by_rank[rank].at
         for rank, facts in ranks.items()
-        if found[rank].status is Ending.DIED
+        if by_rank[rank].status is Ending.DIED
         and facts.has_ended_unseen_or_by_sigterm
         and not facts.crash_signal
     }
-    if are_all_known and not _is_explained(found, unclear, destroyed):
+    if are_all_known and not _is_explained(by_rank, unclear, destroyed):
         culprit = _died_by_itself(unclear, ranks, failed_at)
         unclear = {rank: at for rank, at in unclear.items() if rank != culprit}
     for rank, died_at in unclear.items():
@@ -169,14 +169,18 @@ def states(
             continue
         first = min(others, key=failed_at.__getitem__)
         # A rank that timed out fails alone: whoever ends after that was ended for it.
-        reaction = 0 if timed_out(found[first].text) else LAUNCHER_REACTS_NS
+        reaction = 0 if timed_out(by_rank[first].text) else LAUNCHER_REACTS_NS
         if rank in destroyed:
-            found[rank] = State(Ending.RETURNED, at=destroyed[rank].entered)
+            by_rank[rank] = State(Ending.RETURNED, at=destroyed[rank].entered)
         elif ranks[rank].exit_status is not None or died_at > failed_at[first] + reaction:
-            found[rank] = dataclasses.replace(
-                found[rank], status=Ending.RUNNING, text="was ended by its launcher", at=0, signal=0
+            by_rank[rank] = dataclasses.replace(
+                by_rank[rank],
+                status=Ending.RUNNING,
+                text="was ended by its launcher",
+                at=0,
+                signal=0,
             )
-    return found
+    return by_rank
 
 
 def _failed(state: State, facts: Facts) -> bool:

@@ -250,7 +250,7 @@ class Snapshot:
         waiting = [call for call in (*guilty, *self.inside.values()) if call.left is None]
         limits = [call.timeout for call in waiting if call.timeout is not None]
         lines = {rank: self.line(rank, (calls or {}).get(rank)) for rank in self.states}
-        machines = {rank: one.machine for rank, one in self.states.items() if one.machine}
+        machines = {rank: state.machine for rank, state in self.states.items() if state.machine}
         fields |= {"gives_up": min(limits, default=None), "lines": lines, "machines": machines}
         if kind is not Ending.OK:
             shown = {rank: (calls or {}).get(rank) or self.place(rank) for rank in self.states}

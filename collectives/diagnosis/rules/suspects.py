@@ -75,19 +75,19 @@ def _is_in_all_circles(rank: int, behind: dict[int, list[int]]) -> bool:
     return True
 
 
-def _stray(matching: Matching, found: list[int]) -> list[int]:
+def _stray(matching: Matching, suspected: list[int]) -> list[int]:
     """Of these ranks, the one that has taken a turn that neither it nor another rank took again.
 
     All of them if the others are not beyond doubt: each has been through some lines twice, and has
     taken each turn often, or where it took no other.
     """
     turns = {rank: Counter(pairwise(path)) for rank, path in matching.paths.items()}
-    known = [rank for rank in found if rank in turns.keys() - matching.since]
-    doubtful = [rank for rank in found if rank not in known or _rare(turns[rank], 2) != set()]
+    known = [rank for rank in suspected if rank in turns.keys() - matching.since]
+    doubtful = [rank for rank in suspected if rank not in known or _rare(turns[rank], 2) != set()]
     if len(doubtful) != 1 or doubtful[0] not in known:
-        return found
+        return suspected
     by_others = {turn for rank in turns.keys() - set(doubtful) for turn in turns[rank]}
-    return doubtful if (_rare(turns[doubtful[0]], 1) or set()) - by_others else found
+    return doubtful if (_rare(turns[doubtful[0]], 1) or set()) - by_others else suspected
 
 
 def _rare(turns: Counter, most: int) -> set[tuple] | None:

@@ -27,8 +27,8 @@ class Unmatched:
 
 def unmatched(matching: Matching, rank: int) -> Unmatched:
     calls: dict[int, Call] = {}
-    for one in matching.sequences.values():
-        joined = (calls_of[rank] for calls_of in one.pending.values() if rank in calls_of)
+    for sequence in matching.sequences.values():
+        joined = (calls_of[rank] for calls_of in sequence.pending.values() if rank in calls_of)
         calls |= {call.number: call for call in joined}
     from_any = matching.messages.from_any.values()
     calls |= {call.number: call for call in from_any if call.rank == rank}

@@ -255,7 +255,7 @@ class Job:
                 verdicts.append(verdict)
         if not verdicts:
             return NOT_DISTRIBUTED
-        if bad := [one for one in verdicts if one.kind is not Ending.OK]:
+        if bad := [outcome for outcome in verdicts if outcome.kind is not Ending.OK]:
             return _worst(bad)
         if OK_AS_SEEN in verdicts:
             return OK_AS_SEEN
@@ -316,15 +316,17 @@ class Job:
         `attempt`: of an elastic job; None for the newest.
         """
         attempt = len(self.attempts) if attempt is None else attempt
-        found, processes = [], self.table.processes()
+        exceptions, processes = [], self.table.processes()
         for path in self.folder.glob("*.raised") if self.folder else ():
             process = processes.get(int(path.stem), Process(0))
             with contextlib.suppress(OSError, ValueError):
                 if process.attempt == attempt or launchers.ATTEMPT not in process.environ:
-                    found.append(json.loads(path.read_text()))
-        if not found:
+                    exceptions.append(json.loads(path.read_text()))
+        if not exceptions:
             return None
-        raised = min(found, key=lambda one: (is_lost(one["text"]), one["at"]))
+        raised = min(
+            exceptions, key=lambda exception: (is_lost(exception["text"]), exception["at"])
+        )
         file, line, function = raised["where"]
         rank = int(raised["rank"]) if raised["rank"] is not None else -1
         who = f"rank {rank}" if rank >= 0 else "a process without a rank"

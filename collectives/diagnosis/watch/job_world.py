@@ -100,10 +100,10 @@ class JobWorld(WatchedWorld):
         }
         self.far = on_other_machines(absent, {*self.late, *self.ended}, processes, joined)
         self.not_joined = {}
-        for nth, (number, found) in enumerate(self.late.items()):
+        for nth, (number, candidates) in enumerate(self.late.items()):
             # Alike ranks that nobody has numbered: each is one of them.
-            process = found[nth if len(found) == len(self.late) else 0]
-            if process.pid in noting and len(found) in (1, len(self.late)):
+            process = candidates[nth if len(candidates) == len(self.late) else 0]
+            if process.pid in noting and len(candidates) in (1, len(self.late)):
                 self.not_joined[number] = noting[process.pid]
 
     def _state_of_late(self, number: int) -> State:

@@ -235,7 +235,7 @@ def sleep(seconds: float, ranks: Iterable[RankProcess]) -> None:
     try:
         waits = set(running)
         while waits and (left := until - time.monotonic()) > 0:
-            ended = {one for one in connection.wait(waits, left) if isinstance(one, int)}
+            ended = {fd for fd in connection.wait(waits, left) if isinstance(fd, int)}
             waits -= ended
             for process in ended:
                 running[process].look()
