@@ -64,7 +64,7 @@ def samples(seen: Seen) -> list[dict]:
             if counts := all_samples(passes):
                 is_known = rules.have_same_content(*passes[:2]) is not False
                 twice = counts.total() - len(counts) if is_known else None
-                alone = getattr(seen.one, which)[number : number + 1] if is_known else []
+                alone = getattr(seen.alone, which)[number : number + 1] if is_known else []
                 missing = len(set(all_samples(alone)) - set(counts)) if alone else None
                 row = {"pass": f"{which} {number}", "ranks": [len(it.samples()) for it in passes]}
                 rows.append(row | {"missing": missing, "twice": twice})
@@ -98,15 +98,15 @@ def are_apart(seen: Seen) -> bool:
 
 def difference(seen: Seen) -> str:
     """How far the weights lie apart after the first steps, on one rank and on several."""
-    if seen.one.draws():
+    if seen.alone.draws():
         return "not compared, because forward draws random numbers"
-    firsts = next(side_by_side([seen.one, *seen.ranks], "training"), None)
+    firsts = next(side_by_side([seen.alone, *seen.ranks], "training"), None)
     if firsts is None:
         return "not compared, because not all have loaded samples and trained with them"
-    begins = [one.begin["weights"] for one in firsts[:2]]
+    begins = [first.begin["weights"] for first in firsts[:2]]
     apart: list[float] = []
     count = 0
-    for alone, *steps in zip(*(one.steps for one in firsts), strict=False):
+    for alone, *steps in zip(*(first.steps for first in firsts), strict=False):
         samples = sum((step["samples"] for step in steps), Counter[int]())
         if not samples or alone["samples"] != samples:
             break
@@ -119,7 +119,7 @@ def difference(seen: Seen) -> str:
         return "not compared, because a step has other samples there"
     if str(begins[0]) != str(begins[1]):
         return "not compared, because they begin with other weights"
-    furthest = max(apart, key=lambda one: (math.isnan(one), one))  # NaN, if there is one
+    furthest = max(apart, key=lambda gap: (math.isnan(gap), gap))  # NaN, if there is one
     return f"at most {furthest:.1e} apart after {counted(count, 'step')}"
 
 

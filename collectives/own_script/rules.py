@@ -59,16 +59,16 @@ def _guilty(seen: Seen, verdict: Verdict) -> str:
 def no_set_epoch(seen: Seen) -> Finding:
     """A sampler that nobody tells the epoch has the order of the first one in every epoch."""
     loaders: dict[str, list[Pass]] = {}
-    for one in seen.ranks[0].training:
-        if one.samples("asked"):
-            loaders.setdefault(one.begin["loader"], []).append(one)
+    for epoch in seen.ranks[0].training:
+        if epoch.samples("asked"):
+            loaders.setdefault(epoch.begin["loader"], []).append(epoch)
     twice = [passes[:2] for passes in loaders.values() if len(passes) > 1]
     # One line may make the loaders of several data.
     twice = [passes for passes in twice if have_same_content(*passes) is not False]
     if not twice:
         return Finding(UNSEEN, "it had no two epochs of a DataLoader whose samples have numbers")
     for passes in twice:
-        first, second = (one.samples("asked") for one in passes)
+        first, second = (epoch.samples("asked") for epoch in passes)
         same = min(len(first), len(second))
         has_one_order = first[:same] == second[:same] and same > 1
         if has_one_order and first == sorted(first):
@@ -86,12 +86,12 @@ def no_sampler(seen: Seen) -> Finding:
     firsts = next(side_by_side(seen.ranks, "training"), None)
     if firsts is None:
         return _no_sampler_in_a_loop(seen)
-    parts = [one.samples() for one in firsts]
+    parts = [first.samples() for first in firsts]
     if not all(parts):
         return Finding(UNSEEN, "the samples have no numbers, as those of an IterableDataset")
     if any(len(set(part)) < len(part) for part in parts):
         return Finding(UNSEEN, "a rank draws samples with replacement")
-    if any(one["used"] and one["size"] < len(one["own"]) for one in firsts[0].batches):
+    if any(batch["used"] and batch["size"] < len(batch["own"]) for batch in firsts[0].batches):
         return Finding(UNSEEN, "a rank takes a part of each batch by itself")
     common = set(parts[0]) & set(parts[1])
     if len(common) < len(parts[0]) / 2:
@@ -134,7 +134,7 @@ def shuffle_beside_sampler(seen: Seen) -> Finding:
         if one.begin["sampler_shuffles"]:
             says = "the sampler of the validation shuffles: which samples it pads with is chance"
             return Finding(WRONG, says, one.begin["made"])
-    for alone, one in side_by_side([seen.one, seen.ranks[0]], "training"):
+    for alone, one in side_by_side([seen.alone, seen.ranks[0]], "training"):
         asked, asked_alone = one.samples("asked"), alone.samples("asked")
         is_long = len(asked) >= _NO_CHANCE
         if is_long and asked == sorted(asked) and asked_alone != sorted(asked_alone):
@@ -229,11 +229,11 @@ def padded_metric(seen: Seen) -> Finding:
 
 def left_over_micro_batch(seen: Seen) -> Finding:
     """The last micro-batches of an epoch have no step: they are lost, or leak into the next one."""
-    training = [one for one in seen.ranks[0].training if one.steps]
+    training = [epoch for epoch in seen.ranks[0].training if epoch.steps]
     if len(training) < 2:
         return Finding(UNSEEN, "it had no two epochs of a DataLoader")
-    for before, one in pairwise(training):
-        first = one.steps[0]
+    for before, epoch in pairwise(training):
+        first = epoch.steps[0]
         steps = [step for step in before.steps if step["of"] == first["of"]]
         if not steps or not (left_over := before.backwards - steps[-1]["after"]):
             continue

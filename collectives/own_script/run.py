@@ -24,10 +24,10 @@ def check(script: list[str], n: int, timeout: float, again: list[str], hides_gpu
     with tempfile.TemporaryDirectory(prefix="check-training-") as name:
         folder = Path(name).resolve()
         print_text(f"{script[0]} on 1 rank ...", stderr=True)
-        (one,), _ = _started(folder / "one", "first", script, 1, timeout, variables)
+        (alone,), _ = _started(folder / "one", "first", script, 1, timeout, variables)
         print_text(f"on {n} ranks ...", stderr=True)
         many, verdict = _started(folder / "many", "first", script, n, timeout, variables)
-        seen = Seen(one, many, [], verdict, folder / "many")
+        seen = Seen(alone, many, [], verdict, folder / "many")
         if any(rank.all("save") for rank in many):
             print_text("and on these once more, after the save ...", stderr=True)
             if not hides_gpus and gpu_count() >= n:

@@ -68,11 +68,11 @@ class Rank:
                         trained, batch = passes[0], {"own": [], "used": False, "size": 0}
                 case "result":
                     latest.results.append(note)
-        self.passes = [one for number, one in passes.items() if number and one.batches]
-        self.training = [one for one in self.passes if one.backwards]
+        self.passes = [pass_ for number, pass_ in passes.items() if number and pass_.batches]
+        self.training = [pass_ for pass_ in self.passes if pass_.backwards]
         # And what it has trained with may be read again, as for the statistics of a batch norm.
-        loaders = {one.begin["loader"] for one in self.training}
-        self.validation = [one for one in self.passes if one.begin["loader"] not in loaders]
+        loaders = {pass_.begin["loader"] for pass_ in self.training}
+        self.validation = [pass_ for pass_ in self.passes if pass_.begin["loader"] not in loaders]
 
     def all(self, kind: str) -> list[dict]:
         return [note for note in self.notes if note["kind"] == kind]
@@ -97,7 +97,7 @@ class Seen:
     copies.
     """
 
-    one: Rank
+    alone: Rank
     ranks: list[Rank]
     again: list[Rank]
     verdict: Verdict

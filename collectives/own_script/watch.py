@@ -213,21 +213,21 @@ class RankWatch:
         yield
 
     def passing(self, loader):
-        if self.saved and len(self.trained) > len({self.loaders[one] for one in self.trained}):
+        if self.saved and len(self.trained) > len({self.loaders[nth] for nth in self.trained}):
             self.stop()  # it has trained with one of them twice
         if (kept := getattr(loader, "_iterator", None)) is not None:  # of persistent workers
             vars(kept).pop("watched_asked", None)
         iterator = yield
         # The sampler itself, or that of a sampler of batches.
         samplers = loader.sampler, getattr(loader.batch_sampler, "sampler", None)
-        distributed = [one for one in samplers if hasattr(one, "num_replicas")]
+        distributed = [sampler for sampler in samplers if hasattr(sampler, "num_replicas")]
         self.note(
             "pass",
             number=len(self.loaders),
             made=loader.watched_at,
             loader=loader.watched_as,
             loads_ahead=type(loader).__module__ == "accelerate.data_loader",
-            sampler_shuffles=any(getattr(one, "shuffle", False) for one in distributed),
+            sampler_shuffles=any(getattr(sampler, "shuffle", False) for sampler in distributed),
             weights=self.weights(),
         )
         iterator.watched, self.has_graph = len(self.loaders), False
@@ -250,9 +250,9 @@ class RankWatch:
         asked = vars(iterator).get("watched_asked")
         given, data = asked.popleft() if asked else None, iterator._dataset
         numbers = given if number and isinstance(given, list) else []
-        asked = own = [int(one) for one in numbers if hasattr(one, "__index__")]
+        asked = own = [int(index) for index in numbers if hasattr(index, "__index__")]
         while own and hasattr(data, "indices") and hasattr(data, "dataset"):  # a Subset
-            data, own = data.dataset, [int(data.indices[one]) for one in own]
+            data, own = data.dataset, [int(data.indices[index]) for index in own]
         rows = _rows(batch, own, max(1, len(data) // _ROWS)) if own else []
         self.note("batch", number=number, asked=asked, own=own, rows=rows)
 
