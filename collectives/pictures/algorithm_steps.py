@@ -93,7 +93,10 @@ def _drawn(held, messages, panels: list[Origins], title: str, words: str) -> Can
     per_band = -(-len(held) // bands)  # bands of about the same length
     page = max(2 * MARGIN + _LABEL + per_band * (width + _BETWEEN), 4.6)
     is_wrong = any(
-        one.state == "undefined" for panel in panels for row in panel.after for one in row or ()
+        element.state == "undefined"
+        for panel in panels
+        for row in panel.after
+        for element in row or ()
     )
     top = MARGIN + 0.45
     below = round(72 * (top + bands * (height + 2 * LINE) + 0.05)) / 72
@@ -109,9 +112,9 @@ def _drawn(held, messages, panels: list[Origins], title: str, words: str) -> Can
             for rank in range(ranks):
                 canvas.chip(MARGIN, y + rank * _ROW + _CELL / 2, rank)
         step = messages[number - 1] if number else []
-        arrived = {(one.to, at) for one in step for at in one.received}
+        arrived = {(message.to, at) for message in step for at in message.received}
         _panel(boxes, (left, y), (cell, pitch), panel, held[number], arrived)
-        for source, to in sorted({(one.source, one.to) for one in step}):
+        for source, to in sorted({(message.source, message.to) for message in step}):
             ends = [(left - 0.62, source), (left - 0.1, to)]
             points = [(x, y + rank * _ROW + _CELL / 2) for x, rank in ends]
             canvas.arrow(points, f"step{number}/{source}-{to}", linewidth=1.2, mutation_scale=9)

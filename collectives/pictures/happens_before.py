@@ -59,7 +59,7 @@ def messages(calls: Iterable[Call]) -> list[Order]:
     return found
 
 
-def in_every_run(calls: Iterable[Call], found: Iterable[Order]) -> list[Order]:
+def in_every_run(calls: Iterable[Call], observed: Iterable[Order]) -> list[Order]:
     """The same messages, as they are in every run.
 
     Which of several receives from any source takes which message differs from run to run. After the
@@ -69,7 +69,7 @@ def in_every_run(calls: Iterable[Call], found: Iterable[Order]) -> list[Order]:
     last = {
         end.key: max(row, key=lambda end: end.number) for row in rows_from_any(calls) for end in row
     }
-    orders = (Order(order.before, last.get(order.after.key, order.after)) for order in found)
+    orders = (Order(order.before, last.get(order.after.key, order.after)) for order in observed)
     # Sorted, because the order in which they arrived differs from run to run.
     return sorted(orders, key=lambda order: (order.after.key, order.before.key))
 
@@ -156,26 +156,26 @@ def words(call: Call) -> list[str]:
     if call.name == SPAN:
         return [str(call.awaited)]
     peer = "any" if call.peer is None else call.peer
-    found = [call.name]
+    parts = [call.name]
     if call.name == "wait":
-        found.append(f"for {call.awaited}")
+        parts.append(f"for {call.awaited}")
     elif call.name in SENDS:
-        found.append(f"to {peer}")
+        parts.append(f"to {peer}")
     elif call.name in RECEIVES:
-        found.append(f"from {peer}")
+        parts.append(f"from {peer}")
     elif call.name in FROM_ROOT | TO_ROOT:
-        found.append(f"root {peer}")
+        parts.append(f"root {peer}")
     elif call.name == "init_process_group" and call.peer is not None:
-        found.append(f"as rank {peer}")
+        parts.append(f"as rank {peer}")
     if call.tag and call.name != "wait":
-        found[-1] += f", tag {call.tag}"
+        parts[-1] += f", tag {call.tag}"
     if call.group != WORLD and call.name != "wait":
-        found.append("in " + ", ".join(map(str, call.members)))
+        parts.append("in " + ", ".join(map(str, call.members)))
     if call.left is None:
-        found.append(call.error or "never returned")
+        parts.append(call.error or "never returned")
     elif call.error is not None:
-        found.append("failed")
-    return found
+        parts.append("failed")
+    return parts
 
 
 def _gives(giver: Call, taker: Call) -> bool:

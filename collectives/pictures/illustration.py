@@ -78,7 +78,7 @@ def _draw_calls(
         return mesh.draw(calls, grid, title)
     # Ranks that meet by mistake are shown by their data; what else went wrong, by its order.
     went_wrong = not breaks_are_luck and _went_wrong(calls)
-    by_mistake = any(one.notes for _, one in all_data(calls))
+    by_mistake = any(panel.notes for _, panel in all_data(calls))
     by_order = order_matters(calls) and not (_in_one_group(calls) and all_data(calls))
     if by_order or (went_wrong and not by_mistake):
         # A call needs at least one step. Words in place of a picture only disturb a reader.

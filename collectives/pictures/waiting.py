@@ -69,21 +69,21 @@ def _names(ranks: Sequence[int]) -> str:
     return " and ".join(f"rank {rank}" for rank in ranks)
 
 
-def _title(found: list[Wait]) -> str:
-    if _cycle(found):
+def _title(waiting: list[Wait]) -> str:
+    if _cycle(waiting):
         return "Who waits for whom: ranks that wait for each other"
-    last = {rank for one in found for rank in one.ranks} - {one.call.rank for one in found}
+    last = {rank for wait in waiting for rank in wait.ranks} - {wait.call.rank for wait in waiting}
     return f"Who waits for whom: in the end all for {named(last)}"
 
 
-def _cycle(found: list[Wait]) -> Sequence[int]:
-    edges = {one.call.rank: list(one.ranks) for one in found}
-    every = edges | {rank: [] for one in found for rank in one.ranks if rank not in edges}
+def _cycle(waiting: list[Wait]) -> Sequence[int]:
+    edges = {wait.call.rank: list(wait.ranks) for wait in waiting}
+    every = edges | {rank: [] for wait in waiting for rank in wait.ranks if rank not in edges}
     return find_cycle(every)
 
 
-def _moral(found: list[Wait]) -> str:
-    if cycle := _cycle(found):
+def _moral(waiting: list[Wait]) -> str:
+    if cycle := _cycle(waiting):
         circle = " -> ".join(str(rank) for rank in (*cycle, cycle[0]))
         return f"The arrows close a circle, {circle}: no rank can continue."
     return "An arrow leads from a rank that waits to the rank that it waits for."
@@ -92,39 +92,39 @@ def _moral(found: list[Wait]) -> str:
 @default_style
 def draw(calls: Sequence[Call], *, title: str = "") -> Canvas:
     """An arrow has the gid waits/r0-r1."""
-    found = waits(calls)
+    waiting = waits(calls)
     ranks = sorted({rank for call in calls for rank in (call.rank, *call.members)})
     radius = 0.85 if len(ranks) <= 4 else 1.6
-    side = max([0.6, *(breadth(line) for one in found for line in one.words())])
-    title = title or _title(found)
+    side = max([0.6, *(breadth(line) for wait in waiting for line in wait.words())])
+    title = title or _title(waiting)
     width = max(4.6, 2 * (radius + side + 0.3 + MARGIN), 2 * MARGIN + breadth(title, 11))
     middle = MARGIN + 0.35 + 3 * LINE + radius
     canvas = Canvas(title, width)
     circle = _Circle((width / 2, middle), radius, ranks)
-    asks = {one.call.rank: one.ranks for one in found}
-    for one in found:
-        rank, on_arrow = one.call.rank, len(one.ranks) == 1
-        for other in one.ranks:
+    asks = {wait.call.rank: wait.ranks for wait in waiting}
+    for wait in waiting:
+        rank, on_arrow = wait.call.rank, len(wait.ranks) == 1
+        for other in wait.ranks:
             # Of two ranks that wait for each other, one takes the short way across.
             crossing = len(ranks) > 2 and rank > other and rank in asks.get(other, ())
             along = circle.step(rank, other) != 0 and not crossing
             points = circle.along(rank, other) if along else circle.across(rank, other)
             canvas.arrow(points, f"waits/r{rank}-r{other}", **_ARROW)
             on_arrow = on_arrow and along
-        turn = circle.middle(rank, one.ranks[0]) if on_arrow else circle.turn(rank)
+        turn = circle.middle(rank, wait.ranks[0]) if on_arrow else circle.turn(rank)
         outside = 0.12 if on_arrow else 0.3 + 0.12 * abs(math.cos(turn))
-        _words(canvas, circle.on(turn, outside), turn, one)
+        _words(canvas, circle.on(turn, outside), turn, wait)
     for rank in ranks:
         x, y = circle.on(circle.turn(rank))
         canvas.chip(x - CHIP / 2, y, rank)
     bottom = middle + radius + 3.7 * LINE
-    below = canvas.paragraph(_moral(found), bottom - LINE)
+    below = canvas.paragraph(_moral(waiting), bottom - LINE)
     return canvas.end(below + LINE + MARGIN / 2, f"{title}. {describe(calls)}")
 
 
-def _words(canvas: Canvas, at: Point, turn: float, one: Wait) -> None:
+def _words(canvas: Canvas, at: Point, turn: float, wait: Wait) -> None:
     """The lines of a call outside of the circle: at its side, above or below it."""
-    (x, y), lines = at, one.words()
+    (x, y), lines = at, wait.words()
     across, down = math.cos(turn), math.sin(turn)
     side = "left" if across > 0 else "right"
     ha = "center" if abs(across) < 0.3 else side
@@ -132,7 +132,7 @@ def _words(canvas: Canvas, at: Point, turn: float, one: Wait) -> None:
     top = y - middle + (down * (middle + 0.05) if ha == "center" else 0)
     x += 0 if ha == "center" else math.copysign(0.12, across)
     for number, line in enumerate(lines):
-        canvas.write(x, top + number * LINE, line, ha=ha, gid=f"words/r{one.call.rank}/{number}")
+        canvas.write(x, top + number * LINE, line, ha=ha, gid=f"words/r{wait.call.rank}/{number}")
 
 
 class _Circle:
