@@ -93,24 +93,24 @@ def verify(
                 print_text(text, stderr=True, flush=True)
 
         answers = asking.ask(plan, progress)
-    found = certificate.Certificate(plan, answers, time.monotonic() - begin)
+    new_certificate = certificate.Certificate(plan, answers, time.monotonic() - begin)
     try:
-        files = found.write(out)
+        files = new_certificate.write(out)
     except OSError as error:
         return terminal.failed(
             "collectives verify", ValueError(f"{out} cannot be written: {error}")
         )
-    for cause in found.causes:
+    for cause in new_certificate.causes:
         print_text(f"- {cause}")
     if before is not None:
-        lines = certificate.differences(before, found.data()) or ["nothing differs"]
+        lines = certificate.differences(before, new_certificate.data()) or ["nothing differs"]
         print_text("\n".join([f"against {against}:", *(f"  {line}" for line in lines)]))
-    print_text(f"{len(found.causes)} wrong; {', '.join(map(str, files))}")
-    if found.status == 3:
+    print_text(f"{len(new_certificate.causes)} wrong; {', '.join(map(str, files))}")
+    if new_certificate.status == 3:
         reason = next((answer.detail for answer in answers if answer.detail), "")
         print_text(f"collectives verify: {backend} cannot run here: {reason}", stderr=True)
     sys.stdout.flush()
-    return found.status
+    return new_certificate.status
 
 
 def _numbers(option: str, text: str, least: int) -> tuple[int, ...]:

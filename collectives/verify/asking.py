@@ -38,18 +38,18 @@ def ask(
     questions = [question for question in plan.questions() if keep(question)]
     items = _items(questions, plan)
     total = sum(weight for _, weight, _ in items) or 1.0
-    found: list[Answer] = []
+    answers: list[Answer] = []
     done = 0.0
     first = [item for item in items if item[0] == "group"]
     rest = [item for item in items if item[0] != "group"]
     for _, weight, work in first:
-        found += work(asker)
+        answers += work(asker)
         done += weight
-        progress(found, done / total)
-    no_world = all(answer.state == NOT_ASKED for answer in found) and found
-    if no_world or any(answer.state == "wrong" for answer in found):
-        reason = found[0].detail if no_world else "the group itself is not what torch passed"
-        return found + [
+        progress(answers, done / total)
+    no_world = all(answer.state == NOT_ASKED for answer in answers) and answers
+    if no_world or any(answer.state == "wrong" for answer in answers):
+        reason = answers[0].detail if no_world else "the group itself is not what torch passed"
+        return answers + [
             Answer(question, NOT_ASKED, reason)
             for question in questions
             if question.section != "group"
@@ -59,7 +59,7 @@ def ask(
         futures = {pool.submit(work, asker): weight for _, weight, work in rest}
         for future in as_completed(futures):
             new = future.result()
-            found += new
+            answers += new
             done += futures[future]
             progress(new, done / total)
     finally:
@@ -67,7 +67,7 @@ def ask(
         if done < total * 0.999:
             start.kill_all()
     order = {question: number for number, question in enumerate(questions)}
-    return sorted(found, key=lambda answer: order.get(answer.question, len(order)))
+    return sorted(answers, key=lambda answer: order.get(answer.question, len(order)))
 
 
 _Item = tuple[str, float, Callable[[Asker], list[Answer]]]

@@ -389,7 +389,7 @@ def remade(rank: int, size: int, device: torch.device, cell: DetailedCell) -> st
 def in_threads(rank: int, size: int, device: torch.device, cell: DetailedCell) -> str | None:
     """Two threads make calls, each in a group of its own."""
     groups = [dist.new_group(list(range(size))) for _ in range(2)]
-    found: list[Any] = [None, None]
+    outcomes: list[Any] = [None, None]
 
     def work(number: int) -> None:
         try:
@@ -398,26 +398,26 @@ def in_threads(rank: int, size: int, device: torch.device, cell: DetailedCell) -
                     call = _call(rank, device, cell, salt + 1000 * number, groups[number])
                     call.begin()
                     _ended(call, f"thread {number + 1}, call {salt + 1}")
-            found[number] = verdict.wrong
+            outcomes[number] = verdict.wrong
         except Exception as error:
-            found[number] = error
+            outcomes[number] = error
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for one in found:
-        if isinstance(one, Exception):
-            raise one
-    return found[0] or found[1]
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            raise outcome
+    return outcomes[0] or outcomes[1]
 
 
 def in_threads_of_one_group(
     rank: int, size: int, device: torch.device, cell: DetailedCell
 ) -> str | None:
     """The second thread begins while the call of the first one waits for rank 0."""
-    found: list[Any] = []
+    errors: list[Any] = []
     with judged(rank, size) as verdict:
         for turn in range(3):
             calls = [_call(rank, device, cell, 2 * turn + number) for number in range(2)]
@@ -429,7 +429,7 @@ def in_threads_of_one_group(
                     call.begin()
                     _ended(call, f"thread {number} of two that call one group")
                 except Exception as raised:
-                    found.append(raised)
+                    errors.append(raised)
 
             threads = [threading.Thread(target=work, args=pair) for pair in enumerate(calls, 1)]
             for thread in threads:
@@ -437,7 +437,7 @@ def in_threads_of_one_group(
                 time.sleep(0.1)
             for thread in threads:
                 thread.join()
-            for error in found:
+            for error in errors:
                 raise error
     return verdict.wrong
 

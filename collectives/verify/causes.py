@@ -80,24 +80,24 @@ def traits_of(question: Question) -> dict[str, Any]:
 
 def causes_of(answers: Iterable[Answer]) -> list[Cause]:
     answers = list(answers)
-    found: list[Cause] = []
+    all_causes: list[Cause] = []
     for section in SECTIONS:
         asked = [answer for answer in answers if answer.question.section == section]
         new: dict[tuple[Any, ...], list[Answer]] = {}
         for answer in sorted(asked, key=_size):
             if answer.is_fault:
                 new.setdefault(_key(answer), []).append(answer)
-        if section == "lessons" and found:  # programs only show again what is known
-            found[0].also += sum(map(len, new.values()))
+        if section == "lessons" and all_causes:  # programs only show again what is known
+            all_causes[0].also += sum(map(len, new.values()))
             continue
         causes: list[Cause] = []
         for group in new.values():
-            if rest := _not_explained([*found, *causes], group):
+            if rest := _not_explained([*all_causes, *causes], group):
                 causes += _causes(rest, asked)
-        found += _merged(causes)
-    for cause in found:
+        all_causes += _merged(causes)
+    for cause in all_causes:
         cause.note = _note(cause)
-    return found
+    return all_causes
 
 
 def _not_explained(causes: list[Cause], answers: list[Answer]) -> list[Answer]:
@@ -169,22 +169,24 @@ def _cause(group: list[Answer], asked: list[Answer]) -> Cause:
         if answer.question.call in calls and answer.state == "works"
     ]
     wrong = [traits_of(answer.question) for answer in group]
-    variants, ranks = ({one[name] for one in wrong} for name in ("variant", "ranks"))
+    variants, ranks = ({traits[name] for traits in wrong} for name in ("variant", "ranks"))
     for name in _CONDITIONS:
-        values = {one.get(name) for one in wrong}
+        values = {traits.get(name) for traits in wrong}
         alike = [
-            one
-            for one in right
-            if (name == "variant" or one["variant"] in variants)
-            and (name == "ranks" or one["ranks"] in ranks)
+            traits
+            for traits in right
+            if (name == "variant" or traits["variant"] in variants)
+            and (name == "ranks" or traits["ranks"] in ranks)
         ]
-        others = {one.get(name) for one in alike} - values
+        others = {traits.get(name) for traits in alike} - values
         if not others or None in values:
             continue
         if (name == "elements") != (cause.section == "sizes") and name in ("elements", "data"):
             continue
         if name == "elements":
-            lengths, right_ones = ([one for one in some if one] for some in (values, others))
+            lengths, right_ones = (
+                [length for length in some if length] for some in (values, others)
+            )
             if lengths and min(lengths) > max(right_ones, default=0):
                 cause.conditions[name] = min(lengths)
             elif len(values) <= 2:
@@ -262,19 +264,19 @@ def _condition_words(conditions: dict[str, Any]) -> str:
     for name, value in conditions.items():
         if name == "elements":
             exactly = isinstance(value, tuple)
-            some = " and ".join(f"{one:,}" for one in value) if exactly else f"{value:,}"
+            some = " and ".join(f"{length:,}" for length in value) if exactly else f"{value:,}"
             words.append(f"at {some} elements" if exactly else f"from {some} elements on")
         elif name == "variant":
-            words += [_WORDS.get(one, one) for one in value if one][:3]
+            words += [_WORDS.get(variant, variant) for variant in value if variant][:3]
         elif name == "data":
             kinds = {
                 "wide": "with values that need all bits of the dtype",
                 "special": "with nan, inf, -0.0 or subnormals",
                 "rounded": "beyond rounding",
             }
-            words += [kinds[one] for one in value if one in kinds]
+            words += [kinds[kind] for kind in value if kind in kinds]
         elif name == "members":
-            words += [f"in the group {list(one)}" for one in value if one]
+            words += [f"in the group {list(members)}" for members in value if members]
         elif name == "ranks":
             words.append(f"on {', '.join(map(str, value))} ranks")
         elif name in ("fate", "case"):

@@ -124,19 +124,19 @@ class Certificate:
         return "\n".join(f"- {line}" if line[0] != " " else line for line in lines) or "Nothing."
 
     def _failures(self) -> str:
-        found = [answer for answer in self.answers if answer.question.section == "failure"]
+        answers = [answer for answer in self.answers if answer.question.section == "failure"]
         returned: dict[str, list[str]] = {}
-        for answer in found:
+        for answer in answers:
             if answer.state == "works":
                 who = [part for part in answer.detail.split("; ") if part.endswith("returned")]
                 if who and "after the call" not in answer.question.case:
                     text = f"{answer.question.call}, {answer.question.case}"
                     returned.setdefault(", ".join(who), []).append(text)
-        right = sum(answer.state == "works" for answer in found)
-        if not found:
+        right = sum(answer.state == "works" for answer in answers)
+        if not answers:
             return ""
         lines = [
-            f"In {right} of {len(found)} cases every other rank raised, or returned what it can "
+            f"In {right} of {len(answers)} cases every other rank raised, or returned what it can "
             f"have, within {PATIENCE:g} s, and a new group worked afterwards. Without an error, "
             "because they depend on nothing that the peer gives:"
         ]

@@ -282,7 +282,7 @@ def _supervise(ranks: start.Ranks, folder: Path, fate: str, victim: int) -> dict
             if text or event.rank not in ended:
                 ended[event.rank] = text
         words = _read(folder, len(ranks.children))["words"]
-        if all("ready" in one for one in words):
+        if all("ready" in written for written in words):
             (folder / "all ready").touch()
             process = ranks.children[victim].process
             pid = process.pid if process is not None else None
@@ -319,7 +319,7 @@ def judge(question: Question, notes: dict[str, Any]) -> Answer:
     """What the survivors did: whether it is right, and if so, what exactly."""
     given = question.run.keywords  # type: ignore[attr-defined]
     name, fate, victim = (given[word] for word in ("name", "fate", "victim"))
-    found = []
+    reports = []
     for rank, words in enumerate(notes["words"]):
         if rank == victim:
             continue
@@ -353,5 +353,5 @@ def judge(question: Question, notes: dict[str, Any]) -> Answer:
             text = f"no new group works afterwards: rank {rank}: {why}"
             return Answer(question, "wrong", text, where)
         how = f"raised after {seconds:.1f} s ({text})" if kind == "raised" else "returned"
-        found.append(f"rank {rank} {how}")
-    return Answer(question, "works", "; ".join(found))
+        reports.append(f"rank {rank} {how}")
+    return Answer(question, "works", "; ".join(reports))

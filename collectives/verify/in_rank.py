@@ -106,7 +106,7 @@ def _answer(
     entered: list[str] = []
     try:
         with _tracing(entered) if traces else contextlib.nullcontext():
-            found = question.run(rank, world_size, device)
+            result = question.run(rank, world_size, device)
     except Bug as error:
         return (
             "crashes",
@@ -117,9 +117,9 @@ def _answer(
         return "refuses", str(error), ""
     except Exception as error:
         return "refuses", f"{type(error).__name__}: {error}".splitlines()[0], _where(error)
-    if isinstance(found, Stated):
-        return "stated", found.text, ""
-    return ("wrong", str(found), _first(entered, question)) if found else ("works", "", "")
+    if isinstance(result, Stated):
+        return "stated", result.text, ""
+    return ("wrong", str(result), _first(entered, question)) if result else ("works", "", "")
 
 
 def _first(entered: list[str], question: Question) -> str:

@@ -180,27 +180,27 @@ def _numbers(cell: Cell) -> str:
         start = getattr(cell, "elements", None) or 0
         places = f"torch.arange({start + 1:_} + {more})"
     if dtype.is_complex:
-        found = f"({places} % 7 + r + k + 1j * (k + 1)).to({name})"
+        expression = f"({places} % 7 + r + k + 1j * (k + 1)).to({name})"
     elif data == "wide" and name in ("torch.uint8", "torch.int8"):
-        found = f"({places} * 37 + 90 * r + k).to({name})"
+        expression = f"({places} * 37 + 90 * r + k).to({name})"
     elif dtype.itemsize == 1:
         most = 3 if "bool" in name or cell.op == "PRODUCT" else 29
-        found = f"(({places} + r + k) % {most}).to({name})"
+        expression = f"(({places} + r + k) % {most}).to({name})"
     elif data == "special":
         limits = torch.finfo(dtype)
         odd = "'-inf'" if cell.op in ("MIN", "MAX") else "'nan'"
         some = f"float({odd}), float('inf'), -0.0, {limits.smallest_normal * limits.eps:g}, 1.0"
-        found = f"torch.tensor([{some}], dtype=torch.float64).roll(r + k).to({name})"
+        expression = f"torch.tensor([{some}], dtype=torch.float64).roll(r + k).to({name})"
     elif data == "wide":
         bits = wide_values.bits(dtype) - (len(cell.ranks) - 1).bit_length()
         if cell.op == "PRODUCT":
             bits = wide_values.bits(dtype) // len(cell.ranks)
-        found = f"({places} % 50 * 2 + 2**{bits - 1} + 2 * r + 4 * k + 1).to({name})"
+        expression = f"({places} % 50 * 2 + 2**{bits - 1} + 2 * r + 4 * k + 1).to({name})"
     elif cell.op == "PRODUCT":
-        found = f"(({places} + r + k) % 2 + 1).to({name})"
+        expression = f"(({places} + r + k) % 2 + 1).to({name})"
     else:
-        found = f"({places} * (37 * r + 74) % 97 + r + k + 1).to({name})"
-    return f"{found}[0]" if cell.variant == "scalar" else found
+        expression = f"({places} * (37 * r + 74) % 97 + r + k + 1).to({name})"
+    return f"{expression}[0]" if cell.variant == "scalar" else expression
 
 
 def _collective(kind: str, cell: Cell, group: str) -> list[str]:
@@ -391,14 +391,14 @@ def _beside_a_message(first: str) -> list[str]:
         "if rank == 0: work = dist.isend(x(0, 1), 1, tag=3)",
         "if rank == 1: work = dist.irecv(t, 0, tag=3)",
     )
-    one, other = (send, receive) if first == "isend" else (receive, send)
+    earlier, later = (send, receive) if first == "isend" else (receive, send)
     return [
         _BEGIN,
         _X,
         "t, total = torch.zeros_like(x(0)), x(rank)",
-        one,
+        earlier,
         "dist.all_reduce(total)",
-        other,
+        later,
         "if rank < 2: work.wait()",
         _SAME.format("total", _SUM.format("")),
         f"if rank == 1: {_SAME.format('t', 'x(0, 1)')}",
@@ -549,14 +549,14 @@ def _with_a_peer_that_fails(
         "stops": ([own + die.replace("KILL", "STOP")], []),
         "never comes": ([own + "time.sleep(20), os._exit(0)"], []),
     }[fate]
-    one, last = [rank for rank in range(3) if rank != victim]
+    survivor, last = [rank for rank in range(3) if rank != victim]
     lines = [
         "# python smallest.py",
         f"import os, signal, tempfile, {'threading, ' if fate == 'dies in' else ''}time",
         "from datetime import timedelta",
         *_imports("", modules),
         "file, child = tempfile.mktemp(), os.fork()",
-        f"rank = {victim} if not child else {one} if not os.fork() else {last}",
+        f"rank = {victim} if not child else {survivor} if not os.fork() else {last}",
         f'dist.init_process_group("{backend}", f"file://{{file}}", timedelta(seconds=2), 3, rank)',
         "ranks, root = [0, 1, 2], 0",
         f"x = lambda r, k=0: {_numbers(cell)}",

@@ -32,14 +32,14 @@ def test_calls(backend, device, world_size, collective, pytestconfig, record_pro
             cells += selection.select(
                 [backend], [collective], None, op, [world_size], quick, [device]
             )
-    found = list(run.measure(cells))
-    if not any(cell.was_tried for cell in found):
-        pytest.skip(found[0].detail)
-    text, status = claimed.report(run.record(found), claims.table())
-    counts = Counter(cell.state for cell in found)
+    measured = list(run.measure(cells))
+    if not any(cell.was_tried for cell in measured):
+        pytest.skip(measured[0].detail)
+    text, status = claimed.report(run.record(measured), claims.table())
+    counts = Counter(cell.state for cell in measured)
     states = {state: counts[state] for state in (*claims.STATES, UNAVAILABLE)}
     title, column = "calls and backends, by number of cells", f"{backend}/{device}"
     record_property(ask.ASKED, (title, collective, column, states, bool(status)))
-    record_property(ask.REFUSED, refused.refusals(found, claims.table()))
+    record_property(ask.REFUSED, refused.refusals(measured, claims.table()))
     if status:
         pytest.fail(text, pytrace=False)

@@ -95,17 +95,19 @@ class Asker:
             return Answer(question, NOT_ASKED, reason)
         for _ in range(2):  # a world that did not start says nothing
             notes = self._world([question], traces=True)
-            if (found := self._answer(question, 0, notes)) is not None:
+            if (repeated := self._answer(question, 0, notes)) is not None:
                 break
         else:
             return Answer(question, NOT_ASKED, f"no world started: {_headline(notes.error)}")
-        key = question.section, question.call, found.state, _kind(question)
+        key = question.section, question.call, repeated.state, _kind(question)
         self.confirmed[key] += 1
-        self.places[key] = found.place
-        if found.state == "hangs":
+        self.places[key] = repeated.place
+        if repeated.state == "hangs":
             self.hangs[question.section, question.call] += 1
-            self.hung_at[question.section, question.call] = found.place and f" at {found.place}"
-        return found
+            self.hung_at[question.section, question.call] = (
+                repeated.place and f" at {repeated.place}"
+            )
+        return repeated
 
     def _world(self, questions: list[Question], traces: bool) -> _Notes:
         ranks = questions[0].ranks
@@ -122,10 +124,10 @@ class Asker:
 
     def _answer(self, question: Question, number: int, notes: _Notes) -> Answer | None:
         """What the ranks noted of a question; None if that says nothing."""
-        found = sorted(notes.states.get(number, ()))
-        if len(found) == question.ranks:
+        states = sorted(notes.states.get(number, ()))
+        if len(states) == question.ranks:
             # Of those that went wrong the first one says why: a rank that leaves makes others fail.
-            _, state, detail, place = min(found, key=lambda note: _ORDER[note[1]])
+            _, state, detail, place = min(states, key=lambda note: _ORDER[note[1]])
             return Answer(question, state, detail, place)
         if number not in notes.last:
             return None
@@ -136,14 +138,14 @@ class Asker:
         ]
         # A rank that hangs ends after the limit; what others say then is that they have lost it.
         ended = min((notes.since[rank] + question.limit for rank in stuck), default=math.inf)
-        for at, state, detail, place in found:
+        for at, state, detail, place in states:
             if state in ("crashes", "refuses") and at < ended:
                 return Answer(question, state, detail, place)
         if stuck:
             stuck.sort(key=lambda rank: not place_in(notes.stacks[rank]))  # who is in their code
             where = place_in(notes.stacks[stuck[0]])
             text = f"rank {stuck[0]}/{question.ranks} has not returned after {question.limit:g} s"
-            if wrong := [note for note in found if note[1] == "wrong"]:
+            if wrong := [note for note in states if note[1] == "wrong"]:
                 text += f"; before that, {wrong[0][2].removeprefix('Mismatch: ')}"
             return Answer(question, "hangs", text + (where and f", at {where}"), where)
         if isinstance(notes.error, LaunchError) and notes.error.kind == "died":
