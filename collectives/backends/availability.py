@@ -106,12 +106,12 @@ def _nccl_missing(device: str, nproc: int) -> str | None:
     gpus = gpu_count()
     if gpus >= nproc or version >= NCCL_SEVERAL_RANKS_PER_GPU:
         return None
-    wanted, found = (
+    wanted, installed = (
         ".".join(map(str, numbers)) for numbers in (NCCL_SEVERAL_RANKS_PER_GPU, version)
     )
     return (
         f"nccl needs one GPU per rank: {nproc} ranks, {gpus} visible "
-        f"(NCCL {wanted} would share one, this is {found})"
+        f"(NCCL {wanted} would share one, this is {installed})"
     )
 
 

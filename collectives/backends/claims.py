@@ -200,18 +200,18 @@ def expected(
 
     Raises ValueError if two claims of one file describe it equally closely and disagree.
     """
-    found = [
+    applicable = [
         claim
         for claim in (table() if claims is None else claims)
         if claim.speaks_of(cell)
         and holds(claim.torch, torch_version)
         and holds(claim.world_size, str(cell.world_size))
     ]
-    if not found:
+    if not applicable:
         return None
-    closest = max(claim.rank(cell) for claim in found)
-    found = [claim for claim in found if claim.rank(cell) == closest]
-    first, *others = [claim for claim in found if claim.source == found[-1].source]
+    closest = max(claim.rank(cell) for claim in applicable)
+    applicable = [claim for claim in applicable if claim.rank(cell) == closest]
+    first, *others = [claim for claim in applicable if claim.source == applicable[-1].source]
     for other in others:
         if other.state != first.state:
             raise ValueError(

@@ -260,11 +260,11 @@ def _row(collective: str, nbytes: int, ranks: tuple[dict, ...], request: Request
     call, itemsize = calls.CALLS[FORMS[collective]], values.DTYPES[request.dtype].itemsize
     count = elements(collective, nbytes, itemsize, len(ranks))
     whole = size(collective, count, itemsize, len(ranks))
-    found = {}
+    by_place = {}
     for place in ranks[0]:
-        seconds, wrong = zip(*(one[place] for one in ranks), strict=True)
+        seconds, wrong = zip(*(rank[place] for rank in ranks), strict=True)
         mean = statistics.fmean(seconds)
-        found[place] = figures(collective, whole, len(ranks), mean, sum(wrong))
+        by_place[place] = figures(collective, whole, len(ranks), mean, sum(wrong))
     return Row(
         collective,
         whole,
@@ -272,35 +272,35 @@ def _row(collective: str, nbytes: int, ranks: tuple[dict, ...], request: Request
         TYPES.get(request.dtype, request.dtype),
         OPS.get(request.op, request.op.lower()) if call.reduces else "none",
         request.root if call.peer else -1,
-        found,
+        by_place,
     )
 
 
-def as_text(found: Table) -> str:
-    about = f"{found.ranks} ranks, {found.backend} on {found.device}"
-    times = f"{found.request.iters} calls timed together after {found.request.warmup} others"
+def as_text(measured: Table) -> str:
+    about = f"{measured.ranks} ranks, {measured.backend} on {measured.device}"
+    times = f"{measured.request.iters} calls timed together after {measured.request.warmup} others"
     parts = [
         f"# {collective}: {about}, {times}\n{text(rows, missing(collective))}"
-        for collective, rows in found.rows.items()
+        for collective, rows in measured.rows.items()
     ]
     return "\n\n".join(parts)
 
 
-def as_json(found: Table) -> str:
-    return json.dumps(asdict(found), indent=1) + "\n"
+def as_json(measured: Table) -> str:
+    return json.dumps(asdict(measured), indent=1) + "\n"
 
 
-def as_csv(found: Table) -> str:
-    return csv_text([row for rows in found.rows.values() for row in rows])
+def as_csv(measured: Table) -> str:
+    return csv_text([row for rows in measured.rows.values() for row in rows])
 
 
-def curves(found: Table) -> dict[str, list[tuple[int, float, float]]]:
+def curves(measured: Table) -> dict[str, list[tuple[int, float, float]]]:
     """For the picture: bytes, microseconds and GB/s of each size, by collective and place."""
     return {
         f"{collective}, {place}": [
             (row.size, row.figures[place].time, row.figures[place].busbw) for row in rows
         ]
-        for collective, rows in found.rows.items()
+        for collective, rows in measured.rows.items()
         for place in PLACES
         if place in rows[0].figures
     }

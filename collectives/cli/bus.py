@@ -96,31 +96,31 @@ def bus(
         request.check(world.nproc)
         if speaks:
             _check_outputs([csv_file, json_file], plot)
-        found = bench.measure(request, world)
+        measured = bench.measure(request, world)
     except (ValueError, RuntimeError) as error:
         return terminal.failed("collectives bench bus", error)
     is_written = True
     if speaks:
         try:
-            print_text(bench.as_text(found))
+            print_text(bench.as_text(measured))
         finally:  # a reader that has seen enough, like `head`, costs no file
             is_written = terminal.write_all(
                 "collectives bench bus",
                 {
-                    csv_file: lambda file: write_file(file, bench.as_csv(found)),
-                    json_file: lambda file: write_file(file, bench.as_json(found)),
-                    plot: lambda file: _draw(found, file),
+                    csv_file: lambda file: write_file(file, bench.as_csv(measured)),
+                    json_file: lambda file: write_file(file, bench.as_json(measured)),
+                    plot: lambda file: _draw(measured, file),
                 },
             )
-    return 2 if not is_written else 1 if found.wrong else 0
+    return 2 if not is_written else 1 if measured.wrong else 0
 
 
-def _draw(found: "Table", file: Path) -> None:
+def _draw(measured: "Table", file: Path) -> None:
     from collectives.bench.bus import curves
     from collectives.pictures import bandwidth
 
     with writing(file):
-        bandwidth.draw(curves(found), f"{found.ranks} ranks, {found.backend}", file)
+        bandwidth.draw(curves(measured), f"{measured.ranks} ranks, {measured.backend}", file)
 
 
 def _check_outputs(files: list[Path | None], plot: Path | None) -> None:

@@ -49,15 +49,15 @@ def _reach_each_other(worker: Worker) -> bool:
 
     if worker.uses_mpi:  # it waits for ever for a machine that it cannot reach
         faulthandler.dump_traceback_later(_MPI_CONNECTS, exit=True)
-    found = unreachable(worker)
+    problems = unreachable(worker)
     faulthandler.cancel_dump_traceback_later()
-    if worker.rank == 0 and not found:
+    if worker.rank == 0 and not problems:
         print("All machines reach each other.")
     elif worker.rank == 0:
-        print_text("\n".join(found), stderr=True)
+        print_text("\n".join(problems), stderr=True)
         print(
             "The ranks of a job connect to each other at ports that the system chooses: open all "
             "TCP ports between these machines, or name another network in GLOO_SOCKET_IFNAME.",
             file=sys.stderr,
         )
-    return not found
+    return not problems

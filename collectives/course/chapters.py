@@ -92,7 +92,7 @@ def read(root: Path | None = None) -> dict[str, Chapter]:
     ValueError if a chapter.toml is wrong, or names a lesson that has no file.
     """
     root = root or folder()
-    found: dict[str, Chapter] = {}
+    chapters: dict[str, Chapter] = {}
     order: list[str] = []
     for file in sorted([root / "chapter.toml", *root.glob("*/chapter.toml")]):
         try:
@@ -101,13 +101,13 @@ def read(root: Path | None = None) -> dict[str, Chapter]:
                 order = content.pop("order", [])
                 content.pop("route", None)
                 for name, table in content.items():
-                    found[name] = _chapter(name, root, "", **table)
+                    chapters[name] = _chapter(name, root, "", **table)
             else:
                 name = file.parent.name
-                found[name] = _chapter(name, root, f"{name}/", **content)
+                chapters[name] = _chapter(name, root, f"{name}/", **content)
         except (OSError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{file} does not describe a chapter: {error}") from error
-    return {name: found.pop(name) for name in order if name in found} | found
+    return {name: chapters.pop(name) for name in order if name in chapters} | chapters
 
 
 def route() -> list[Lesson]:

@@ -32,10 +32,10 @@ def choose(names: list[str], every: bool, route: bool = False) -> list[Path]:
         )
     if every:
         names = [chapter.name for chapter in known.values() if chapter.runs_everywhere]
-    found: list[Path] = []
+    files: list[Path] = []
     for name in names:
-        found += of_chapter(known[name]) if name in known else [find(name)]
-    return found
+        files += of_chapter(known[name]) if name in known else [find(name)]
+    return files
 
 
 def of_chapter(chapter: chapters.Chapter) -> list[Path]:
@@ -57,14 +57,18 @@ def find(name: str) -> Path:
             hint = f" The lesson of that name is {path.stem!r}." if path.stem in lessons else ""
             raise ValueError(f"there is no file {name}.{hint}")
         return path
-    found = [lessons[one] for one in lessons if name in (one, one.rpartition("/")[2])]
-    if len(found) != 1:
+    matches = [
+        lessons[full_name]
+        for full_name in lessons
+        if name in (full_name, full_name.rpartition("/")[2])
+    ]
+    if len(matches) != 1:
         hint = did_you_mean(name, [*lessons, *known])
         raise ValueError(
             f"there is no lesson or chapter {name!r}: {hint}`collectives list` shows all. "
             "Or give the path of a .py file."
         )
-    return found[0].path
+    return matches[0].path
 
 
 def summary(path: Path) -> str:

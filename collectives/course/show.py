@@ -144,8 +144,8 @@ def _print_picture(report: StepReport) -> None:
     from collectives.pictures import illustration, text
 
     calls = report.calls or []
-    if found := illustration.data(calls):
-        for call in found:
+    if shown := illustration.data(calls):
+        for call in shown:
             rich_console.console(width=WIDTH).print(text.text(call))
         return
     hint = "its data cannot be traced"

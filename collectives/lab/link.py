@@ -16,21 +16,21 @@ def words(rate: str | None, delay: str | None, loss: str | None) -> list[str]:
 
     An empty word stands for what is left as it is. Raises ValueError.
     """
-    found = {"rate": "", "burst": "", "delay": "", "loss": ""}
+    settings = {"rate": "", "burst": "", "delay": "", "loss": ""}
     if rate is not None:
         bits = _number("rate", rate, _RATES, "200mbit")  # per second, in each direction
-        found["rate"] = f"{bits:.0f}bit"
-        found["burst"] = f"{max(_LEAST_BURST, bits / 8 * _BURST):.0f}"
+        settings["rate"] = f"{bits:.0f}bit"
+        settings["burst"] = f"{max(_LEAST_BURST, bits / 8 * _BURST):.0f}"
     if delay is not None:  # in seconds, from one machine to another
-        found["delay"] = str(_number("delay", delay, _TIMES, "2ms"))
+        settings["delay"] = str(_number("delay", delay, _TIMES, "2ms"))
     if loss is not None:
         share = _number("loss", loss, {"%": 0.01}, "1%")
         if share >= 1:
             raise ValueError(f"loss={loss!r}: nothing would arrive. Use less than 100%.")
         if share < 1e-5:
             raise ValueError(f"loss={loss!r}: use 0.001% or more.")
-        found["loss"] = f"{share * 100_000:.0f}"  # of 100,000 packets
-    return list(found.values())
+        settings["loss"] = f"{share * 100_000:.0f}"  # of 100,000 packets
+    return list(settings.values())
 
 
 def _number(name: str, text: str, units: dict[str, float], example: str) -> float:

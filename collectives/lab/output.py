@@ -44,8 +44,8 @@ def follow(
         except Exception as error:
             ended.put(((name, what), error))
 
-    for one in running:
-        threading.Thread(target=watch, args=one, daemon=True).start()
+    for source in running:
+        threading.Thread(target=watch, args=source, daemon=True).start()
     try:
         _wait_for(running, ended, timeout)
     finally:
@@ -96,7 +96,9 @@ def end(processes: Collection[subprocess.Popen], mark: str, limit: float) -> Non
     # A process that is just replacing its program has no environment for a moment.
     while clean_scans < 2:
         alive = [process for process in processes if process.poll() is None]
-        family = [one for one in _marked(mark) | _children(alive) if one.pid not in first]
+        family = [
+            process for process in _marked(mark) | _children(alive) if process.pid not in first
+        ]
         if (family or alive) and time.monotonic() > deadline:
             pids = ", ".join(str(process.pid) for process in family or alive)
             raise TimeoutError(f"killed, but not gone after {limit:g} s: process {pids}")

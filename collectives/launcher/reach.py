@@ -35,13 +35,13 @@ def unreachable(worker: Worker) -> list[str]:
         for other in filter(None, machines) if listener else ():
             if other != address and (text := _connect(name, *other)):
                 cannot.append(text)
-        found = _exchange(store, "cannot", worker, cannot)
+        by_rank = _exchange(store, "cannot", worker, cannot)
     except RuntimeError as error:
         raise ValueError(f"{name} (rank {worker.rank}): {str(error).splitlines()[0]}") from None
     finally:
         if listener is not None:
             listener.close()
-    return [text for texts in found for text in texts]
+    return [text for texts in by_rank for text in texts]
 
 
 def _address() -> str:

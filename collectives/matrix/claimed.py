@@ -68,17 +68,19 @@ def differences(
         alike = None if claim else cell.name if has_claims else cell.detail
         group = claim, alike, has_claims, cell.state
         groups.setdefault(group, []).append(cell)
-    found = [CellDifference("contradiction", text) for text in sorted(faults)]
+    cell_differences = [CellDifference("contradiction", text) for text in sorted(faults)]
     for (claim, _, has_claims, state), cells in groups.items():
         kind, reason = _difference(claim, has_claims, state)
         if kind is not None:
-            found.append(CellDifference(kind, _describe(kind, reason, cells)))
+            cell_differences.append(CellDifference(kind, _describe(kind, reason, cells)))
     ours = {*table()} if probes else ()
-    found += [
+    cell_differences += [
         CellDifference("unprobed", f"unprobed: {text}")
-        for text in claims_without_cells([one for one in claims if one not in ours], probes or [])
+        for text in claims_without_cells(
+            [theirs for theirs in claims if theirs not in ours], probes or []
+        )
     ]
-    return in_order(found)
+    return in_order(cell_differences)
 
 
 def columns_of(claims: Iterable[Claim]) -> set[tuple[str, str]]:

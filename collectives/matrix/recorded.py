@@ -161,10 +161,10 @@ def report(
         by_kind[kind].append(text)
     if is_selection:
         by_kind["gone"] = []
-    for kind, found in by_kind.items():
-        shown = found if kind in ("worse", "better") else found[:_NAMED]
+    for kind, texts in by_kind.items():
+        shown = texts if kind in ("worse", "better") else texts[:_NAMED]
         lines += [f"  {text}" for text in shown]
-        if more := len(found) - len(shown):
+        if more := len(texts) - len(shown):
             lines.append(f"  {kind}: {more} more")
     if not any(by_kind.values()):
         lines.append("  no cell differs")

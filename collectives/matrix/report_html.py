@@ -15,7 +15,7 @@ def page(matrix: Matrix) -> str:
     """The whole page as text."""
     columns = by_column(matrix.cells)
     cells = [cell for column in columns.values() if _is_measured(column) for cell in column]
-    found = Counter(cell.state for cell in cells)
+    counts = Counter(cell.state for cell in cells)
     # First "-", for calls without a tensor.
     dtypes = sorted(dict.fromkeys(map(_dtype, cells)), key=lambda dtype: dtype != "-")
     versions = {"torch": matrix.torch, "NCCL": matrix.nccl, "CUDA": matrix.cuda, "MPI": matrix.mpi}
@@ -31,7 +31,7 @@ def page(matrix: Matrix) -> str:
         facts=[*facts, matrix.platform],
         marks=MARKS,
         places=dict.fromkeys(f"{backend}/{device}" for backend, device, _ in columns),
-        counts={state: found[state] for state in MARKS if found[state]},
+        counts={state: counts[state] for state in MARKS if counts[state]},
         dtypes=dtypes,
         columns=columns,
         is_measured=_is_measured,

@@ -261,12 +261,12 @@ def _buffer_tensors(spec: CallSpec, given: dict) -> list[torch.Tensor | TensorFa
     return found
 
 
-def _collect(value, found: list[torch.Tensor | TensorFacts]) -> None:
+def _collect(value, tensors: list[torch.Tensor | TensorFacts]) -> None:
     if isinstance(value, torch.Tensor | TensorFacts):
-        found.append(value)
+        tensors.append(value)
     elif isinstance(value, list | tuple):
         for element in value:
-            _collect(element, found)
+            _collect(element, tensors)
 
 
 def _buffer_kinds(spec: CallSpec, given: dict) -> tuple[TensorKind, ...]:

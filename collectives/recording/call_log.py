@@ -308,8 +308,8 @@ class LogReader:
     def _read(self, number: int, rank: int) -> Call | None:
         place = 8 * _place(number)
         slot = self.memory[place : place + _ENTRY.size]
-        found, seq, torch_seq, of, entered, left, source, text, error = _ENTRY.unpack(slot)
-        if found != number or self.memory[place : place + 8] != slot[:8]:
+        stored, seq, torch_seq, of, entered, left, source, text, error = _ENTRY.unpack(slot)
+        if stored != number or self.memory[place : place + 8] != slot[:8]:
             return None
         text, error = self._written(text), b"" if error == -1 else self._written(error)
         if text is None or error is None:

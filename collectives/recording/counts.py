@@ -137,7 +137,7 @@ def _dispatcher_watch() -> contextlib.AbstractContextManager:
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             # subtle: a DTensor is asked first, since what it calls inside would not come here. By
             # name: torch.distributed.tensor takes long to import.
-            if any(one.__name__ == "DTensor" for one in types):
+            if any(tensor_type.__name__ == "DTensor" for tensor_type in types):
                 return NotImplemented
             namespace, _, operator = func._schema.name.partition("::")
             name = operator.removesuffix("_out").removesuffix("_")

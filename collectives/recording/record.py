@@ -162,7 +162,7 @@ class Recorder:
     def _wrap_functional(
         self, module: Any, call: str, arguments: Callable[..., dict], real: Callable
     ) -> Callable:
-        public = next(getattr(c10d, one) for one in BY_NAME[call].names if hasattr(c10d, one))
+        public = next(getattr(c10d, name) for name in BY_NAME[call].names if hasattr(c10d, name))
         parameters = Parameters(call, public, is_functional=True)
         signature = inspect.signature(real)
 

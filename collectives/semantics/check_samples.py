@@ -76,8 +76,8 @@ def check_samples(
             raise Mismatch(difference, call, rank, len(ranks))
     for step, batch in enumerate(batches):
         computed = [(replica, steps[step]) for replica, steps in ranks]
-        if found := _difference(computed, batch):
-            rank, difference = found
+        if mismatch := _difference(computed, batch):
+            rank, difference = mismatch
             raise Mismatch(f"step {step + 1}: {difference}", call, rank, len(ranks))
 
 

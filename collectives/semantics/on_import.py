@@ -21,8 +21,8 @@ class OnImport:
         todo = self.todo.pop(name, None)
         if todo is None:
             return None
-        found = (finder.find_spec(name, path, target) for finder in sys.meta_path)
-        spec = next(filter(None, found), None)
+        specs = (finder.find_spec(name, path, target) for finder in sys.meta_path)
+        spec = next(filter(None, specs), None)
         if spec is None or spec.loader is None:
             return spec
         load = spec.loader.exec_module

@@ -96,12 +96,14 @@ def _integers(
     width = max(width, 2)
     turn = (rank + 1) * _TURN & (2**63 - 1)
     mixed = (places * _SPREAD + turn) ^ (places * _TURN >> 17)
-    found: torch.Tensor = (mixed * _SPREAD >> (63 - width)) & (2**width - 1) | 1 | 2 ** (width - 1)
+    integers: torch.Tensor = (
+        (mixed * _SPREAD >> (63 - width)) & (2**width - 1) | 1 | 2 ** (width - 1)
+    )
     if not is_integer or torch.iinfo(dtype).min < 0:
-        found = torch.where((places + rank) % 3 == 0, -found, found)
+        integers = torch.where((places + rank) % 3 == 0, -integers, integers)
     elif op in ("MIN", "MAX"):  # a signed comparison takes those with the highest bit for the least
-        found = torch.where((places + rank) % 3 == 0, found >> 1, found)
-    return size * found if op == "AVG" else found
+        integers = torch.where((places + rank) % 3 == 0, integers >> 1, integers)
+    return size * integers if op == "AVG" else integers
 
 
 def special_term(

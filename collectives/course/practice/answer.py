@@ -34,21 +34,21 @@ def block(exercise: Exercise, verdict: ExerciseVerdict, said: Callable[[str], st
     """`said` puts each sentence into the reader's language."""
     colour, kind = _TITLES[verdict.kind]
     case = said(f" with {verdict.case}") if verdict.case else ""
-    found: list[RenderableType] = [
+    parts: list[RenderableType] = [
         f"[bold]{title(exercise)}[/]: [{colour}]{said(kind)}[/]{case}",
         Text(f"  {said(verdict.says)}"),
     ]
     if any("given" in row for row in verdict.rows):
-        found += tables(verdict, said)
-    found += [Text(f"  {said(line)}") for line in verdict.lines]
+        parts += tables(verdict, said)
+    parts += [Text(f"  {said(line)}") for line in verdict.lines]
     if verdict.sent:
-        found.append(Text(f"  {said(verdict.sent)}"))
+        parts.append(Text(f"  {said(verdict.sent)}"))
     if verdict.is_solved:
         compare = said(f"compare: collectives practice solution {exercise.name}")
-        found.append(Text(f"  {compare}"))
+        parts.append(Text(f"  {compare}"))
     elif exercise.rule:
-        found.append(Text(f"  {said(f'The rule: {exercise.rule}.')}"))
-    return Group(*found)
+        parts.append(Text(f"  {said(f'The rule: {exercise.rule}.')}"))
+    return Group(*parts)
 
 
 def tables(verdict: ExerciseVerdict, said: Callable[[str], str] = str) -> list[Table]:

@@ -60,9 +60,9 @@ def run_cases(
                 names = _parameters(function, len(case.args))
                 given = {name: text(value) for name, value in zip(names, case.args, strict=True)}
                 note(case=number, begins=case.label, given=given)
-                found = outcome(function, names, case, sent)
-                note(case=number, **found, messages=sent.messages, bytes=sent.bytes)
-                if not board.finish(rank, found["problem"] is not None):
+                result = outcome(function, names, case, sent)
+                note(case=number, **result, messages=sent.messages, bytes=sent.bytes)
+                if not board.finish(rank, result["problem"] is not None):
                     break
         except BaseException as error:
             note(case=number, raised=own_frames(error, file))
