@@ -116,25 +116,25 @@ def _describe(kind: str, reason: str, cells: list[Measured]) -> str:
 def claims_without_cells(claims: Iterable[Claim], probes: list[Cell]) -> list[str]:
     """What in the claims is about no cell of the backends that are probed."""
     probed = {(cell.backend, cell.device) for cell in probes}
-    found = []
+    texts = []
     for claim in claims:
         if not claim.form or (claim.backend, claim.device) not in probed:
             continue
         cells = [cell for cell in probes if claim.speaks_of(cell)]
         named = [form for form in claim.form if f":{MISMATCHED}" not in form]
         if named and not cells:
-            found.append(
+            texts.append(
                 f"{claim} ({claim.source}) speaks of no cell: nothing can prove it; "
                 "correct its names or take it out"
             )
             continue
         forms = {cell.form for cell in cells} | {cell.name for cell in cells}
-        found += [
+        texts += [
             f"{claim} ({claim.source}) names the form {form!r}, of which there is no cell"
             for form in named
             if form not in forms
         ]
-    return found
+    return texts
 
 
 def compare(expected: str, measured: str) -> str | None:

@@ -64,19 +64,19 @@ def select(
     chosen = [place for place in places if not devices or place[1] in devices]
     if quick:
         dtypes, ops = dtypes or [_QUICK[0], None], ops or [_QUICK[1], None]
-    found = [
+    selected = [
         cell
         for cell in cells(chosen, world_sizes or [2], forms)
         if (not dtypes or cell.dtype in dtypes)
         and (not ops or cell.op in ops)
         and not (quick and cell.variant == "lazy")
     ]
-    if not found:
+    if not selected:
         raise ValueError(
             "no cell matches all of that: a dtype needs a form that takes tensors, "
             "an op one that reduces."
         )
-    return found
+    return selected
 
 
 def _known(

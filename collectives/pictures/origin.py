@@ -170,19 +170,19 @@ def trace(
 
     def cell_after(rank, place, element):
         if made := kept[rank]:
-            found = _as_expected(rank, place, made[place], op, old, in_place)
+            origin = _as_expected(rank, place, made[place], op, old, in_place)
             if carried:
                 ((source, at),) = made[place]
-                found = found[0], carried[source][at]
+                origin = origin[0], carried[source][at]
             if {*made[place]} <= pads:
-                found = "padding", found[1]
+                origin = "padding", origin[1]
         else:
             stayed = in_place and _key_at(old[rank], place) == element.key
             # subtle: try the elements at the same place first if the reduction is in place. Sums
             # of small numbers at other places may be equal by chance.
             same_place = place if ops and in_place else None
-            found = sources.origin(rank, element, same_place, stayed)
-        return PictureCell(element.text, element.piece, *found, element.line)
+            origin = sources.origin(rank, element, same_place, stayed)
+        return PictureCell(element.text, element.piece, *origin, element.line)
 
     rows = _rows(old, cell_before), _rows(new, cell_after)
     return Origins(op, root, *rows, notes=tuple(_notes(op, new, rows[1])))
@@ -208,10 +208,10 @@ def _kept(
     if expected is None:
         return nothing
     try:
-        found = [expected.made(before, rank) for rank in range(len(old))]
+        by_rank = [expected.made(before, rank) for rank in range(len(old))]
     except (ValueError, IndexError, TypeError):  # the buffers of the ranks do not fit together
         return nothing
-    for row, made in zip(new, found, strict=True):
+    for row, made in zip(new, by_rank, strict=True):
         if made is None:
             continue
         if row is None or len(row) != len(made):
@@ -220,7 +220,7 @@ def _kept(
             values = [old[rank][place] for rank, place in sources]
             if not (_is_reduction(op, values, element) if op else values[0].key == element.key):
                 return nothing
-    return found
+    return by_rank
 
 
 def _pads(row: list[Element], value: float | None) -> Iterator[int]:
