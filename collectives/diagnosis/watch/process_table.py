@@ -75,24 +75,24 @@ class ProcessTable:
         }
 
     def _running(self) -> dict[int, Process]:
-        ended, found, here = self._ended(), {}, os.getpid()
-        for one in psutil.Process().children(recursive=True):
-            with contextlib.suppress(psutil.Error), one.oneshot():
-                if one.status() == psutil.STATUS_ZOMBIE:
+        ended, running, here = self._ended(), {}, os.getpid()
+        for child in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error), child.oneshot():
+                if child.status() == psutil.STATUS_ZOMBIE:
                     continue
-                parent, recorded = one.ppid(), ended.get(one.pid)
+                parent, recorded = child.ppid(), ended.get(child.pid)
                 # subtle: an orphan is our child.
                 known = recorded.parent if recorded else parent
-                environ = one.environ() | (recorded.environ if recorded else {})
-                found[one.pid] = Process(
-                    one.pid,
+                environ = child.environ() | (recorded.environ if recorded else {})
+                running[child.pid] = Process(
+                    child.pid,
                     0 if known == here else known,
-                    tuple(one.cmdline()),
+                    tuple(child.cmdline()),
                     environ,
                     recorded.runs if recorded else None,
                     bool(recorded and recorded.is_helper),
                     recorded.began if recorded else 0,
                     recorded=recorded is not None,
-                    is_command=one.pid == self.command,
+                    is_command=child.pid == self.command,
                 )
-        return found
+        return running
