@@ -16,10 +16,12 @@ def {function}:
 
 
 def in_whole_numbers(function: str) -> dict[str, str]:
+    """For a function that takes a tensor first, and returns one."""
     return _in_another_type(function, "fractions", "long")
 
 
 def in_float32(function: str) -> dict[str, str]:
+    """For a function that takes a tensor first, and returns one."""
     return _in_another_type(function, "numbers too large for float32", "float")
 
 

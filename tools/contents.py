@@ -30,7 +30,9 @@ def minutes(lesson: chapters.Lesson) -> tuple[float, float]:
         len(prose.split()) / WORDS_A_MINUTE
         + len(lines) / LINES_A_MINUTE
         + predictions * FOR_A_PREDICTION,
-        changes * FOR_A_CHANGE + sum(map(_of_program, programs)) + tasks_of_its_own * FOR_A_TASK,
+        changes * FOR_A_CHANGE
+        + sum(_of_program(name, lesson.name) for name in programs)
+        + tasks_of_its_own * FOR_A_TASK,
     )
 
 
@@ -51,8 +53,11 @@ def parts(lesson: chapters.Lesson) -> tuple[str, list[str]]:
     return prose, [line for text in code for line in text.splitlines() if line.strip()]
 
 
-def _of_program(name: str) -> float:
-    solution = (registry.find(name).folder / "solution.py").read_text("utf-8")
+def _of_program(name: str, lesson: str) -> float:
+    try:
+        solution = (registry.find(name).folder / "solution.py").read_text("utf-8")
+    except ValueError as error:
+        raise ValueError(f'"Write it yourself" of {lesson}: {error}') from None
     lines = re.findall(r"^ +\S", solution, re.MULTILINE)  # those of a function
     return FOR_A_PROGRAM + len(lines) * FOR_ITS_LINE
 

@@ -51,6 +51,8 @@ def test_a_difference_names_step_rank_and_line():
 
 
 def test_each_record_is_that_of_a_lesson():
+    without = [name for name in NAMES if not record_file(name).exists()]
+    assert not without, f"run python -m tools.step_records {' '.join(without)}"
     assert set(RECORDS.rglob("*.txt")) == set(map(record_file, NAMES))
 
 
