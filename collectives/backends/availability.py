@@ -306,7 +306,8 @@ def _import(name: str) -> None:
     if is_new and known_backends() == before:
         raise ValueError(
             f"{IMPORT} {name}: it registers no backend: it should call "
-            "torch.distributed.Backend.register_backend when it is imported."
+            "torch.distributed.Backend.register_backend when it is imported, with a name that no "
+            "other backend has."
         )
 
 

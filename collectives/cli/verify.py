@@ -12,6 +12,7 @@ from collectives.cli import terminal
 from collectives.cli.terminal import Modules
 from collectives.course.console import print_text
 from collectives.course.rich_console import console
+from collectives.words import counted
 
 STATUSES = (
     "Exit status: 0 nothing is wrong, 1 something is, 2 bad usage, 3 the backend cannot run here, "
@@ -79,14 +80,16 @@ def verify(
     begin = time.monotonic()
     columns = TextColumn("{task.description}"), BarColumn()
     screen = console(stderr=True)
-    last = begin
+    last, wrong = begin, 0
     with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
         task = bar.add_task("asking", total=1.0)
 
         def progress(answers, share: float) -> None:
-            nonlocal last
+            nonlocal last, wrong
             now = time.monotonic()
-            text = f"{share:.0%}, about {asking.left(share, begin):.0f} s left"
+            wrong += sum(answer.state in ("wrong", "hangs", "crashes") for answer in answers)
+            left = f"about {asking.left(share, begin):.0f} s left"
+            text = f"{share:.0%}, {left}, {counted(wrong, 'wrong answer')} so far"
             bar.update(task, completed=share, description=text)
             if not screen.is_terminal and now - last > 15:
                 last = now

@@ -11,6 +11,8 @@ from collectives.backends.claims import Claim
 from collectives.matrix import claimed, grid
 from collectives.matrix.measured import Measured
 
+_NUMBER = re.compile(r"0x[0-9a-f]+|\\x..|\d+")
+
 # Errors that do not say what is wrong with a group that is written in Python, and what is.
 _MEANINGS = {
     "No backend type associated with device type": (
@@ -34,12 +36,15 @@ def refusals(cells: Iterable[Measured], claims: Iterable[Claim]) -> list[tuple[s
 
 
 def by_reason(refusals: Iterable[tuple[str, str]]) -> list[str]:
-    """A line for each reason, with its first cell; below it all its calls, and what it means."""
-    groups: dict[str, list[str]] = {}
+    """A line for each reason, with its first cell; below it all its calls, and what it means.
+
+    Reasons that differ in numbers alone, as in addresses or ranks, are one.
+    """
+    groups: dict[str, tuple[str, list[str]]] = {}
     for cell, reason in refusals:
-        groups.setdefault(reason, []).append(cell)
+        groups.setdefault(_NUMBER.sub("", reason), (reason, []))[1].append(cell)
     lines = []
-    for reason, names in groups.items():
+    for reason, names in groups.values():
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         lines.append(f"{names[0]}{more}: {reason}")
         calls = {re.split("[ :(]", name)[0]: None for name in names}

@@ -45,25 +45,29 @@ def _takes_tensors(method: Callable[..., dist.Work]) -> Callable[..., dist.Work]
 
 
 class PythonProcessGroup(dist.ProcessGroup):
-    """The base class. A subclass sets `backend`, its name."""
+    """The base class. A subclass sets `backend`, its name, and writes the methods below.
+
+    Roots and peers are ranks of the group, and tensors have no gaps. A Work of one's own derives
+    from `dist.Work` and has `wait(timeout)`, `is_completed()`, `_source_rank()` for a message from
+    anybody, and `get_future()` for DDP. torch calls `shutdown()` and `abort()` at the end.
+    """
 
     backend: str
 
-    # What a subclass writes.
-    _all_reduce: Callable[..., dist.Work]
-    _reduce: Callable[..., dist.Work]
-    _reduce_scatter: Callable[..., dist.Work]
-    _reduce_scatter_single: Callable[..., dist.Work]
-    _broadcast: Callable[..., dist.Work]
-    _all_gather: Callable[..., dist.Work]
-    _all_gather_single: Callable[..., dist.Work]
-    _gather: Callable[..., dist.Work]
-    _scatter: Callable[..., dist.Work]
-    _all_to_all: Callable[..., dist.Work]
-    _all_to_all_single: Callable[..., dist.Work]
-    _barrier: Callable[..., dist.Work]
-    _send: Callable[..., dist.Work]
-    _recv: Callable[..., dist.Work]
+    _all_reduce: Callable[..., dist.Work]  # (tensors, op)
+    _reduce: Callable[..., dist.Work]  # (tensor, root, op)
+    _reduce_scatter: Callable[..., dist.Work]  # (output, pieces, op): a piece for each rank
+    _reduce_scatter_single: Callable[..., dist.Work]  # (outputs, wholes, op)
+    _broadcast: Callable[..., dist.Work]  # (tensors, root)
+    _all_gather: Callable[..., dist.Work]  # (rows, inputs): rows[i][rank] receives inputs[i]
+    _all_gather_single: Callable[..., dist.Work]  # (outputs, inputs)
+    _gather: Callable[..., dist.Work]  # (own, pieces, root): pieces of the root alone
+    _scatter: Callable[..., dist.Work]  # (own, pieces, root)
+    _all_to_all: Callable[..., dist.Work]  # (outputs, inputs)
+    _all_to_all_single: Callable[..., dist.Work]  # (output, whole, come, go): elements by rank
+    _barrier: Callable[..., dist.Work]  # ()
+    _send: Callable[..., dist.Work]  # (tensor, peer, tag)
+    _recv: Callable[..., dist.Work]  # (tensor, peer or None for anybody, tag)
 
     def __init__(self, options: Any):
         super().__init__(options.group_rank, options.group_size)  # type: ignore[call-arg]

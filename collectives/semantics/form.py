@@ -107,11 +107,16 @@ class Case:
     def lengths(self, rank: int | None = None) -> list[int]:
         """How many elements each rank brings, or how many `rank` has for each rank.
 
-        In the uneven variant each rank has one more than the rank before it.
+        In the uneven variant each rank brings one more than the rank before it; `rank` has nothing
+        for one of them, and the total divides by their number: who ignores the lengths is not saved
+        by an error.
         """
         if not self.uneven:
             return [self.length] * self.size
-        return [1 + other + (rank or 0) + (self.elements or 0) for other in range(self.size)]
+        longer, others = self.elements or 0, range(self.size)
+        if rank is None:
+            return [1 + other + longer for other in others]
+        return [2 * ((rank + other) % self.size) + longer for other in others]
 
     def moved(self, code: int, length: int | None = None) -> torch.Tensor:
         """Data for a call that does not reduce (see `values.moved`)."""

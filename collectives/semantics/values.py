@@ -125,7 +125,8 @@ def _elements(rank: int, size: int, places: torch.Tensor, dtype: torch.dtype) ->
     At each place another rank has `size` more. So the sum is a multiple of `size`, and the average
     is exact in integers too: 2 ranks hold 1 and 3, then 4 and 2. At every fifth place, three or
     more ranks hold the integers 1, 2 and `size` instead: otherwise BOR or BXOR would give the same
-    as MAX.
+    as MAX. Before it, all numbers are negative, where the dtype has such: a maximum that begins
+    with 0 is then wrong.
     """
     own = places % size == rank
     if dtype is torch.bool:
@@ -140,4 +141,4 @@ def _elements(rank: int, size: int, places: torch.Tensor, dtype: torch.dtype) ->
         turn = (rank + places) % size
         other = torch.where(turn == 0, 2, torch.where(turn == 1, size, 1))
         found = torch.where(places % 5 == 4, other, found)
-    return found
+    return torch.where(places % 5 == 3, -found, found) if dtype.is_signed else found

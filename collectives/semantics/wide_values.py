@@ -99,10 +99,13 @@ def _integers(
     integers: torch.Tensor = (
         (mixed * _SPREAD >> (63 - width)) & (2**width - 1) | 1 | 2 ** (width - 1)
     )
+    # At some places the terms of all ranks are negative, at others none: a maximum that begins with
+    # 0 is then wrong, and so is such a minimum.
+    is_low = (places % 5 == 0) | ((places % 5 > 1) & ((places + rank) % 3 == 0))
     if not is_integer or torch.iinfo(dtype).min < 0:
-        integers = torch.where((places + rank) % 3 == 0, -integers, integers)
+        integers = torch.where(is_low, -integers, integers)
     elif op in ("MIN", "MAX"):  # a signed comparison takes those with the highest bit for the least
-        integers = torch.where((places + rank) % 3 == 0, integers >> 1, integers)
+        integers = torch.where(is_low, integers >> 1, integers)
     return size * integers if op == "AVG" else integers
 
 

@@ -1,7 +1,6 @@
 """What a backend was asked and what came of it: as data, and as a page."""
 
 import json
-import re
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -17,8 +16,6 @@ from collectives.verify.plan import Plan
 from collectives.verify.question import NOT_ASKED, SECTIONS, STATED, STATES, Answer
 
 FORMAT = 1
-
-_NUMBERS = re.compile(r"0x[0-9a-f]+|\\x..|\d+")
 
 # Columns of the table of calls.
 _COLUMNS = ("calls", "sizes", "widths", "groups", "at once", "failure")
@@ -114,13 +111,11 @@ class Certificate:
         return "\n".join(lines)
 
     def _refused(self) -> str:
-        first: dict[str, str] = {}  # reasons that differ in numbers alone are one
-        found = [
-            (str(answer.question), first.setdefault(_NUMBERS.sub("", answer.detail), answer.detail))
+        lines = refused.by_reason(
+            (str(answer.question), answer.detail)
             for answer in self.answers
             if answer.state == "refuses"
-        ]
-        lines = refused.by_reason(found)
+        )
         return "\n".join(f"- {line}" if line[0] != " " else line for line in lines) or "Nothing."
 
     def _failures(self) -> str:
@@ -163,7 +158,7 @@ class Certificate:
             for reason, names in reasons.items()
         ]
         left_out = [
-            (self.plan.quick, "failure, and messages above 5 elements: --quick"),
+            (self.plan.quick, "peers that fail, and each call at every length: --quick"),
             (not self.plan.threads, "calls from two threads: --threads"),
             (True, "more than one machine; speed; get_future() and exception() of a Work"),
         ]

@@ -176,16 +176,21 @@ def _numbers(cell: Cell) -> str:
         count = 2 * len(cell.ranks) + 1
     places = f"torch.arange({count:_})"
     if cell.variant == "uneven":
-        more = {"all_to_all": "r + k", "reduce_scatter": "k"}.get(cell.collective, "r")
         start = getattr(cell, "elements", None) or 0
+        more = "k" if cell.collective == "reduce_scatter" else "r"
         places = f"torch.arange({start + 1:_} + {more})"
+        if cell.collective == "all_to_all":
+            places = f"torch.arange({_split(cell, 'r', 'k')})"
+    # At every second place the numbers of all ranks are negative: see `wide_values`.
+    is_signed = cell.op in ("MIN", "MAX") and (dtype.is_floating_point or dtype.is_signed)
+    sign = f" * (1 - {places} % 2 * 2)" if is_signed else ""
     if dtype.is_complex:
         expression = f"({places} % 7 + r + k + 1j * (k + 1)).to({name})"
     elif data == "wide" and name in ("torch.uint8", "torch.int8"):
-        expression = f"({places} * 37 + 90 * r + k).to({name})"
+        expression = f"({_signed(f'{places} * 37 + 90 * r + k', sign)}).to({name})"
     elif dtype.itemsize == 1:
         most = 3 if "bool" in name or cell.op == "PRODUCT" else 29
-        expression = f"(({places} + r + k) % {most}).to({name})"
+        expression = f"(({places} + r + k) % {most}{sign}).to({name})"
     elif data == "special":
         limits = torch.finfo(dtype)
         odd = "'-inf'" if cell.op in ("MIN", "MAX") else "'nan'"
@@ -195,12 +200,25 @@ def _numbers(cell: Cell) -> str:
         bits = wide_values.bits(dtype) - (len(cell.ranks) - 1).bit_length()
         if cell.op == "PRODUCT":
             bits = wide_values.bits(dtype) // len(cell.ranks)
-        expression = f"({places} % 50 * 2 + 2**{bits - 1} + 2 * r + 4 * k + 1).to({name})"
+        number = f"{places} % 50 * 2 + 2**{bits - 1} + 2 * r + 4 * k + 1"
+        expression = f"({_signed(number, sign)}).to({name})"
     elif cell.op == "PRODUCT":
         expression = f"(({places} + r + k) % 2 + 1).to({name})"
     else:
-        expression = f"({places} * (37 * r + 74) % 97 + r + k + 1).to({name})"
+        number = f"{places} * (37 * r + 74) % 97 + r + k + 1"
+        expression = f"({_signed(number, sign)}).to({name})"
     return f"{expression}[0]" if cell.variant == "scalar" else expression
+
+
+def _signed(number: str, sign: str) -> str:
+    return f"({number}){sign}" if sign else number
+
+
+def _split(cell: Cell, rank: str, other: str) -> str:
+    """How many elements one rank has for another: see `Case.lengths`."""
+    elements = getattr(cell, "elements", None)
+    longer = f"{elements:_} + " if elements else ""
+    return f"{longer}2 * (({rank} + {other}) % {len(cell.ranks)})"
 
 
 def _collective(kind: str, cell: Cell, group: str) -> list[str]:
@@ -210,7 +228,7 @@ def _collective(kind: str, cell: Cell, group: str) -> list[str]:
     op = "" if cell.op in (None, "SUM") else f", op=dist.ReduceOp.{cell.op}"
     if cell.op == "PREMUL_SUM":
         op = ", op=dist._make_nccl_premul_sum(2.0)"
-    splits = ", [1 + rank + r for r in ranks]" * 2 if cell.variant == "uneven" else ""
+    splits = f", [{_split(cell, 'rank', 'r')} for r in ranks]" * 2 * (cell.variant == "uneven")
     words = {
         "{op}": op,
         "{sum}": _sum(cell, "x(r{k}) for r in ranks"),
@@ -221,8 +239,6 @@ def _collective(kind: str, cell: Cell, group: str) -> list[str]:
         "{5k}": "k + 5 * " if number else "",
         "{}": group + (", async_op=True" if is_async else ""),
     }
-    if splits and (elements := getattr(cell, "elements", None)):
-        words["{splits}"] = splits.replace("1 +", f"{elements + 1:_} +")
 
     def fill(text: str) -> str:
         for name, word in words.items():

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hand_made import cell, matrix
 
-from collectives.backends import claims
+from collectives.backends import availability, claims
 from collectives.backends.claims import BROKEN, Claim, expected, holds, load, parse
 from collectives.matrix import selection
 from collectives.matrix.claimed import claims_without_cells, differences
@@ -82,7 +82,10 @@ def test_each_of_our_own_claims_is_about_cells():
     """A run of the matrix looks only at those of its reader."""
     probes = list(cells(selection.columns(None), [2]))  # also of calls that this torch lacks
     assert claims_without_cells(claims.table(), probes) == []
-    assert {one.backend for one in claims.table() if one.form} <= {one.backend for one in probes}
+    claimed = {one.backend for one in claims.table() if one.form}
+    assert claimed <= {one.backend for one in probes}
+    without = availability.BACKENDS.keys() - claimed
+    assert not without, f"no claim in claims.toml: {without}: see CONTRIBUTING, A backend"
 
 
 @pytest.mark.skipif(not holds(">=2.13", torch.__version__), reason="read in torch 2.13")

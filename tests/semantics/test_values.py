@@ -1,7 +1,9 @@
 """The numbers that ranks hold, and how many: they tell reductions and ranks apart."""
 
+import pytest
 import torch
 
+from collectives.semantics import values, wide_values
 from collectives.semantics.form import Case
 from collectives.semantics.values import reduced
 
@@ -20,6 +22,23 @@ def test_five_places_tell_all_reductions_of_integers_apart():
         assert len(found) == len(ops), size
 
 
-def test_uneven_lengths_are_one_more_for_each_rank():
-    case = Case(1, (0, 1, 2), 0, None, torch.device("cpu"), torch.float32, None, "uneven")
-    assert (case.lengths(), case.lengths(1)) == ([1, 2, 3], [2, 3, 4])
+def test_uneven_lengths_are_one_more_for_each_rank_and_a_pair_may_have_nothing():
+    for size in (2, 3, 4):
+        ranks = tuple(range(size))
+        case = Case(1, ranks, 0, None, torch.device("cpu"), torch.float32, None, "uneven")
+        pairs = [case.lengths(rank) for rank in ranks]
+        assert case.lengths() == [1 + rank for rank in ranks]
+        assert all(sum(sent) % size == 0 and len(set(sent)) == size and 0 in sent for sent in pairs)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int64, torch.float16, torch.float32])
+@pytest.mark.parametrize("size", [2, 3, 4, 5])
+def test_somewhere_all_ranks_are_negative_and_somewhere_none_is(size, dtype):
+    """A maximum that begins with 0, and a minimum that does, are then wrong."""
+    shape = (2 * size + 1,)
+    for kind in (values, wide_values):
+        op = ("MAX",) if kind is wide_values else ()
+        terms = [kind.term(rank, size, shape, dtype, 0, *op) for rank in range(size)]
+        signs = torch.stack(terms) < 0
+        assert signs.all(0).any()
+        assert not signs.any(0).all()

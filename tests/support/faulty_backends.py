@@ -162,11 +162,27 @@ class Compares_bytes_with_a_sign(OnGloo):
         return self._gloo.allreduce([tensor], options)
 
 
+class Maximum_from_0(OnGloo):
+    def allreduce(self, tensors, options):
+        work = self._gloo.allreduce(tensors, options)
+        is_from_0 = options.reduceOp == dist.ReduceOp.MAX and tensors[0].dtype.is_signed
+        return After(work, lambda: tensors[0].clamp_(min=0)) if is_from_0 else work
+
+
+class Ignores_splits(OnGloo):
+    def _all_to_all(self, output, own, come, go, options):
+        if all(len(tensor) % self.size() == 0 for tensor in (output, own)):
+            come, go = [], []
+        return self._gloo.alltoall_base(output, own, come, go, options)
+
+    all_to_all_single = alltoall_base = _all_to_all
+
+
 FAULTY = (
     *(Faultless, Says_0_of_1, Loses_past_65536, Int64_in_float32, Swallows, Ends_early),
     *(Shares_a_buffer, Keeps_descriptors, Ignores_the_limit, Never_leaves, Waits_for_messages),
     *(Root_in_the_world, Copies_an_input_once, Keeps_inputs, Leaves_a_tail),
-    Compares_bytes_with_a_sign,
+    *(Compares_bytes_with_a_sign, Maximum_from_0, Ignores_splits),
 )
 for group in FAULTY:
     if group.__name__.lower() not in dist.Backend.backend_list:
