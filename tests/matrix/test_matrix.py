@@ -314,7 +314,7 @@ def test_at_each_place_another_rank_has_as_much_more_as_there_are_ranks():
         return [one.to(torch.float64 if dtype.itemsize == 1 else dtype).tolist() for one in found]
 
     assert terms(2, 5, torch.float32) == [[3, 2, 3, -2, 3], [1, 4, 1, -4, 1]]
-    assert terms(2, 3, torch.complex64) == [[3 + 2j, 2 + 3j, 3 + 2j], [1 + 4j, 4 + 1j, 1 + 4j]]
+    assert terms(2, 3, torch.complex64) == [[3 + 2j, 2 + 3j, 3 - 2j], [1 + 4j, 4 + 1j, 1 - 4j]]
     assert terms(3, 5, torch.int64) == [[4, 2, 1, -5, 3], [1, 5, 1, -2, 1], [1, 2, 4, -2, 2]]
     assert terms(3, 4, torch.float8_e5m2) == [[4, 1, 1, -4], [1, 4, 1, -1], [1, 1, 4, -1]]
     assert terms(2, 5, torch.bool) == [[1, 1, 1, 1, 1], [0, 0, 0, 0, 1]]
