@@ -9,6 +9,7 @@ from collectives.course.practice.exercise import ExerciseCase
 def broadcasts(rank: int, n: int, messages: int | None = None) -> Iterator[ExerciseCase]:
     for root, call, length, label in at_each_root(n, "src"):
         wanted = moved(root, length, call)
+        wanted = wanted - 2**40 if call == 1 else wanted
         # Below the numbers of the root, except below negative ones: neither MAX nor MIN is right.
         old = poison(wanted) * (-1 if call == 1 else 1)
         x = wanted.clone() if rank == root else old

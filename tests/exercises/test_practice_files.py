@@ -144,7 +144,7 @@ def test_every_work_that_nobody_waits_for_is_told_with_its_line(told):
 
 def test_messages_may_be_demanded():
     sent, case = Sent(), ExerciseCase("one run", (1,), 2, least_messages=1)
-    found = outcome(lambda x: 2, ["x"], case, sent)
+    found = outcome(lambda x: 2, ["x"], case, sent, bool)
     assert found["problem"] == "it sent 0 messages; at least 1 is needed"
 
 

@@ -168,7 +168,9 @@ def _tried(program: Program, rank: int, n: int) -> tuple[bool, list]:
             sent = process_group.watch(wanted, wanted.name)
             for number, case in enumerate(wanted.cases(rank, n)):
                 notes[number] = {"begins": case.label}
-                notes[number]["problem"] = outcome(function, names, case, sent)["problem"]
+                notes[number]["problem"] = outcome(function, names, case, sent, lambda: True)[
+                    "problem"
+                ]
                 if notes[number]["problem"]:
                     break
         except Exception as error:
@@ -184,11 +186,17 @@ def _restored() -> Iterator[None]:
     operators = sys.modules["torch.ops"]
     watched = (dist.ProcessGroup, dist.Backend, dist.ProcessGroupGloo, dist.Work, operators)
     before = [dict(vars(place)) for place in watched]
-    new_group = dist.new_group
+    functions = {
+        name: getattr(dist, name)
+        for name in ("new_group", *process_group.MADE_OF_CALLS)
+        if hasattr(dist, name)
+    }
     try:
         yield
     finally:
-        dist.new_group = dist.distributed_c10d.new_group = new_group
+        for name, function in functions.items():
+            setattr(dist, name, function)
+            setattr(dist.distributed_c10d, name, function)
         for place, own in zip(watched, before, strict=True):
             for name, value in list(vars(place).items()):
                 if name not in own:

@@ -59,6 +59,10 @@ class Board:
         """The ranks that are still in that case."""
         return [rank for rank in self.ranks if self.places[rank].finished == self.case]
 
+    def others_wait(self, rank: int) -> bool:
+        """Whether all other ranks are inside a call of torch.distributed, or were a tick ago."""
+        return all(self.places[other].in_call for other in self.ranks if other != rank)
+
     def finish(self, rank: int, is_wrong: bool) -> bool:
         """Wait until all ranks have finished this case. Whether it was right on all of them."""
         place = self.places[rank]

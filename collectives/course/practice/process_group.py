@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
 
 from collectives.course.practice.exercise import Exercise
 from collectives.recording.counts import NAMES, SILENT, name_of
@@ -32,6 +33,15 @@ IMPORT = "<frozen importlib._bootstrap>"  # the file of a frame that imports a m
 _FREE_AFTER = 0.2  # seconds
 # Calls whose first argument is filled, and whose second is read; of the others it is one argument.
 _TWO_BUFFERS = {name for name, spec in BY_NAME.items() if len(spec.buffers) == 2}
+# Functions that are made of other calls, which may be allowed.
+MADE_OF_CALLS = [
+    name for name in BY_NAME if name.endswith(("_object", "_object_list", "_coalesced"))
+]
+# What copies numbers, by the names of torch's functions.
+_COPYING = {
+    *("clone", "contiguous", "copy_", "to", "tensor", "cat", "concat", "stack", "vstack", "hstack"),
+    *("repeat", "index_select", "__getitem__"),
+}
 _CLASSES: tuple[Any, ...] = (dist.ProcessGroup, torch._C._distributed_c10d.Backend)
 
 
@@ -45,8 +55,9 @@ class Sent:
     made: calls that it has begun and ended, in all cases. peers: by rank how this one has had to do
     with it, and in which line. held: the most bytes that it has kept of what others sent. groups:
     of each new_group, whether only its members need to call it. too_early: why it must not wait
-    yet for the latest call, if so. tell: is told of a Work that is gone before anybody waited for
-    it. subtle: a program that catches every exception catches Misuse, too, and `misuse` stays.
+    yet for the latest call, if so, where that has begun since there were `asked` calls. tell: is
+    told of a Work that is gone before anybody waited for it. subtle: a program that catches every
+    exception catches Misuse, too, and `misuse` stays.
     """
 
     def __init__(self) -> None:
@@ -62,6 +73,7 @@ class Sent:
         self.groups: list[bool] = []
         self.received: dict[int, tuple[StorageWeakRef, int]] = {}
         self.too_early: str | None = None
+        self.asked = 0
         # Calls whose Work nobody has waited for, by number: name, and line. subtle: not by the id
         # of the Work, which another one may get when this one is gone.
         self.started: dict[int, tuple[str, int]] = {}
@@ -87,6 +99,14 @@ class Sent:
                 time.sleep(0.001)
             self.held = max(self.held, held)
 
+    def keep_copies(self, made: Any, source: Any) -> None:
+        """What is made by copying what others sent holds that, too."""
+        storages = [tensor.untyped_storage() for tensor in _tensors(source)]
+        came = [self.received[one._cdata][0] for one in storages if one._cdata in self.received]
+        if any(not memory.expired() for memory in came):
+            for storage in (tensor.untyped_storage() for tensor in _tensors(made)):
+                self.received[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+
     def _kept(self) -> int:
         """Bytes of the memory into which it has received, and that is not free again."""
         return sum(nbytes for memory, nbytes in self.received.values() if not memory.expired())
@@ -105,7 +125,8 @@ class Sent:
             self.tell(self.forgotten)
 
     def settle(self, work: dist.Work) -> None:
-        if self.too_early and self.numbers.get(work, -1) == max(self.started, default=0):
+        number = self.numbers.get(work, -1)
+        if self.too_early and self.asked < number == max(self.started, default=0):
             self.refuse(self.too_early)
         self.started.pop(self.numbers.pop(work, -1), None)
 
@@ -122,6 +143,21 @@ class Sent:
 
 
 SENT = Sent()  # a rank runs one exercise
+
+
+class Copies(TorchFunctionMode):
+    """While it is active, a copy of what others sent counts as kept, except in these tensors."""
+
+    def __init__(self, but: Any):
+        super().__init__()
+        self.but = {tensor.untyped_storage()._cdata for tensor in _tensors(but)}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if SENT.received and getattr(func, "__name__", "") in _COPYING:
+            made = [one for one in _tensors(result) if one.untyped_storage()._cdata not in self.but]
+            SENT.keep_copies(made, list(args))
+        return result
 
 
 def _frames() -> Iterator[FrameType]:
@@ -175,9 +211,26 @@ def watch(exercise: Exercise, file: str) -> Sent:
         setattr(dist.Work, method, _settles(getattr(dist.Work, method)))
     for name in _OPERATORS if exercise.uses else ():
         setattr(torch.ops, name, _Operators(getattr(torch.ops, name), file, exercise))
+    for name in MADE_OF_CALLS if exercise.uses else ():
+        if name not in exercise.uses and hasattr(dist, name):
+            refusing = _refused(exercise, name, getattr(dist, name), file)
+            for module in (dist, dist.distributed_c10d):
+                setattr(module, name, refusing)
     new_group = _recorded_group(dist.new_group)
     dist.new_group = dist.distributed_c10d.new_group = new_group
     return SENT
+
+
+def _refused(exercise: Exercise, name: str, real: Any, file: str) -> Any:
+    """Only to the reader's own file: torch itself and other libraries may use it."""
+
+    @functools.wraps(real)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if sys._getframe(1).f_code.co_filename == file:
+            SENT.refuse(f"it calls dist.{name}: {exercise.rule}")
+        return real(*args, **kwargs)
+
+    return call
 
 
 def _recorded_group(real: Any) -> Any:

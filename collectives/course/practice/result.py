@@ -1,15 +1,17 @@
 """What is wrong with what a function did in one case, and its values as texts."""
 
+import contextlib
 import math
 import reprlib
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from collectives.course.practice.exercise import ExerciseCase
-from collectives.course.practice.process_group import Sent
+from collectives.course.practice.process_group import Copies, Sent
 from collectives.semantics.check import equal
 from collectives.words import counted
 
@@ -24,17 +26,26 @@ _NO_CALL = "`{}` is as it was: this rank made no call"
 _STILL_NAN = _AS_IT_WAS + "; and nan plus a number, or times a number, is still nan"
 
 
-def outcome(function: Any, names: list[str], case: ExerciseCase, sent: Sent) -> dict[str, Any]:
-    """The case as texts, and what is wrong with it: `problem`, or None."""
+def outcome(
+    function: Any,
+    names: list[str],
+    case: ExerciseCase,
+    sent: Sent,
+    others_wait: Callable[[], bool],
+) -> dict[str, Any]:
+    """The case as texts, and what is wrong with it: `problem`, or None. `others_wait`: whether all
+    other ranks are inside a call.
+    """
     given = tuple(map(_copy, case.args))
     # The tensors of a list, also if the function puts others into the list.
     held = tuple(list(value) if isinstance(value, list) else value for value in case.args)
     memory = tuple(map(_memory, held))
     if case.together:
-        _hold_back(case)
+        _hold_back(case, others_wait)
     sent.reset(case.held)
     made = sent.made
-    got = function(*case.args)
+    with contextlib.nullcontext() if case.held is None else Copies(but=case.args):
+        got = function(*case.args)
     problem = (
         sent.misuse
         or sent.forgotten
@@ -147,16 +158,22 @@ def _ruled(case: ExerciseCase, field: str, fact: str) -> str:
     return f"{fact}. The task says: {case.says[field]}" if field in case.says else fact
 
 
-# Seconds for which the last rank is held back, or until another one has returned.
-_HELD_BACK = 0.2
+# Seconds for which the last rank is held back while all others wait in a call, and while one does
+# something else: it may pause, and return afterwards.
+_HELD_BACK, _HELD_BACK_LONGER = 0.2, 2.0
 
 
-def _hold_back(case: ExerciseCase) -> None:
+def _hold_back(case: ExerciseCase, others_wait: Callable[[], bool]) -> None:
     """The last rank comes when another one has returned, which is wrong, or has not for long."""
     store = dist.distributed_c10d._get_default_store()
     if (n := dist.get_world_size()) > 1 and dist.get_rank() == n - 1:
-        until = time.monotonic() + _HELD_BACK
-        while not store.check([f"{case.label}: returned"]) and time.monotonic() < until:
+        begin = waits = time.monotonic()
+        while not store.check([f"{case.label}: returned"]):
+            now = time.monotonic()
+            if not others_wait():
+                waits = now
+            if now > waits + _HELD_BACK or now > begin + _HELD_BACK_LONGER:
+                break
             time.sleep(0.001)
         store.set(f"{case.label}: the last has come", "")
 

@@ -3,6 +3,7 @@
 The notes go into a file, line by line, so that they are there when the rank hangs or dies.
 """
 
+import functools
 import inspect
 import json
 import os
@@ -60,7 +61,9 @@ def run_cases(
                 names = _parameters(function, len(case.args))
                 given = {name: text(value) for name, value in zip(names, case.args, strict=True)}
                 note(case=number, begins=case.label, given=given)
-                result = outcome(function, names, case, sent)
+                result = outcome(
+                    function, names, case, sent, functools.partial(board.others_wait, rank)
+                )
                 note(case=number, **result, messages=sent.messages, bytes=sent.bytes)
                 if not board.finish(rank, result["problem"] is not None):
                     break

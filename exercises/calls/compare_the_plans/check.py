@@ -24,6 +24,7 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
         "equal plans, other values": plan,
         "another shape": {"a": a.view(3, 2), "b": b},
         "another dtype": {"a": a, "b": b.double()},
+        "a letter in the other name": {"ab": a, "": b},
         "another order": {"b": b, "a": a},
         "one tensor more": {**plan, "c": b},
         "one tensor less": {"a": a},

@@ -11,3 +11,4 @@ from collectives.course.practice.exercise import ExerciseCase, hints
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     yield ExerciseCase("one run", (rank, n), ((rank - 1) % n, (rank + 1) % n))
+    yield ExerciseCase("rank 3 of 4, on all ranks", (3, 4), (2, 0))

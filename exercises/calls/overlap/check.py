@@ -34,6 +34,7 @@ class _Backward:
                 store.wait([self.key])
             which = ("first", "second") if number == 0 else ("latest", "next")
             is_last = number == len(self.gradients) - 1
+            SENT.asked = SENT.made
             SENT.too_early = None if is_last else _TOO_EARLY.format(*which)
             yield gradient.clone()
 

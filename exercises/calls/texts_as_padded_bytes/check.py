@@ -11,6 +11,6 @@ from collectives.course.practice.exercise import ExerciseCase, hints
     "Cut each row to its own length before `bytes(row.tolist()).decode()`.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
-    for call, stem in enumerate(("abc", "äöü", "", " ", "\0", "a" * 150, "ä" * 9000)):
+    for call, stem in enumerate(("abc", "äöü", "", " ", "\0", "你好, €", "a" * 150, "ä" * 9000)):
         texts = [f"{stem}{'!' * (r + bool(stem))}{stem * (call > 2)}" for r in range(n)]
         yield ExerciseCase(f"run {call + 1}", (texts[rank],), texts)

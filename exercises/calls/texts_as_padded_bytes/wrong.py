@@ -50,4 +50,22 @@ def gather_texts(text):
 """,
         "says": "the result is wrong.",
     },
+    "one call for objects": {
+        "kind": "the example",
+        "around": """\
+def gather_texts(text):
+    texts = [None] * dist.get_world_size()
+    dist.all_gather_object(texts, text)
+    return texts
+""",
+        "says": "it calls dist.all_gather_object: write `gather_texts` with all_gather",
+    },
+    "letters of Europe alone": {
+        "kind": "letters of two bytes",
+        "around": """\
+def gather_texts(text):
+    return [one.encode("latin-1", "replace").decode("latin-1") for one in right(text)]
+""",
+        "says": "the result is wrong.",
+    },
 }

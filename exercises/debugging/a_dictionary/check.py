@@ -15,7 +15,7 @@ from collectives.course.practice.exercise import ExerciseCase, hints
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call in range(3):
         parts = [
-            {name: (k + 1) * added(r, 2, call) for k, name in enumerate(("loss", "hits", "words"))}
+            {name: (k + 1) * added(r, 2, call) for k, name in enumerate(("loss", "lr", "words"))}
             for r in range(n)
         ]
         names = sorted(parts[0], reverse=rank % 2 == 1)

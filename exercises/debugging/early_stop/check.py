@@ -25,6 +25,7 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     )
     mine = [2.0, 1.0, 3.0] if rank == n - 1 else [2.0, 0.5, 0.25]
     yield ExerciseCase(f"rank {n - 1} never gets there", (mine, 1.0), 3)
+    yield ExerciseCase("a loss is the limit itself", ([0.7, 0.6], 0.7), 2)
     # Each rank has been below the limit once, but not in the same step.
     mine = [0.5, 3.0, 0.5, 0.5] if rank else [3.0, 0.5, 0.75, 0.5]
     yield ExerciseCase("a loss rises again", (mine, 1.0), 3 if n > 1 else 2)

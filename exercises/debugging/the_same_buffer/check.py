@@ -28,7 +28,7 @@ class _Tensors(list):
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call in range(3):
-        texts = [moved(k, 1000, call).long() for k in range(3 + call)]
+        texts = [moved(k, 1000, call).long() for k in range((3, 4, 40)[call])]
         SENT.reset()  # what is shown of a case reads the tensors, too
         yield ExerciseCase(
             f"run {call + 1}",

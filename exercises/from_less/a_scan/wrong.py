@@ -6,7 +6,7 @@ WRONG = {
     "`x` for `below + x`": {
         "kind": "more than two ranks",
         "change": ("below + x", "x"),
-        "says": "the result is wrong. The last right case: 2 ranks, 1000 elements,",
+        "says": "the result is wrong. The last right case: 2 ranks, the last rank has inf and 1e17.",
     },
     "`return below + x` for `return below`": {
         "kind": "the example",

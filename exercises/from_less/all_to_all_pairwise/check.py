@@ -19,6 +19,5 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
             (pieces,),
             wanted,
             messages=n - 1,
-            least_messages=n - 1,
             bytes=(n - 1) * length * 8,
         )

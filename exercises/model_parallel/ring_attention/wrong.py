@@ -66,4 +66,21 @@ def ring_attention(query, key, value):
 """,
         "says": "The task says: no rank may hold all of them",
     },
+    "it collects copies of all blocks": {
+        "kind": "more than two ranks",
+        "around": """\
+def ring_attention(query, key, value):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    blocks = [torch.stack([key, value])]
+    arrived = torch.empty_like(blocks[0])
+    for _ in range(n - 1):
+        work = dist.isend(blocks[-1], (rank + 1) % n)
+        dist.recv(arrived, (rank - 1) % n)
+        work.wait()
+        blocks.append(arrived.clone())
+    keys, values = torch.cat(blocks, dim=1)
+    return (query @ keys.mT).softmax(-1) @ values
+""",
+        "says": "The task says: no rank may hold all of them",
+    },
 }

@@ -31,7 +31,6 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
             f"{shape[0]} x {shape[1]}, run {call + 1}",
             (rows.clone(), shape),
             columns,
-            calls=1,
             bytes=rows.nbytes,
             says={"bytes": "no rank may send what the receiver does not need"},
             explain=explain,

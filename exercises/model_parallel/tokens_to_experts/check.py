@@ -55,6 +55,5 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
             f"{kind}, run {call + 1}",
             (tokens, choice, _Expert(rank)),
             wanted,
-            calls=3,
             explain=partial(why, known),
         )

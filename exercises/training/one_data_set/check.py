@@ -13,8 +13,8 @@ from collectives.course.practice.exercise import ExerciseCase, hints
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, (length, seed) in enumerate(
-        ((3, 0), (3, 100), (0, 200), (7, 2**24 + 1), (2, 2**40 + 1))
+        ((3, 0), (3, 100), (0, 200), (7, 2**24 + 1), (2, 2**40 + 1), (2, 2**32 - 1))
     ):
         generator = torch.Generator().manual_seed(seed)
         wanted = torch.rand(length, generator=generator, dtype=torch.float64)
-        yield ExerciseCase(f"run {call + 1}", (length, seed + rank), wanted)
+        yield ExerciseCase(f"run {call + 1}", (length, seed + 7 * rank * rank), wanted)

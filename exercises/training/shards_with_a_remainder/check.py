@@ -16,3 +16,4 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for samples in (10, n, n - 1, 0, 1000):
         wanted = torch.arange(samples).tensor_split(n)[rank].tolist()
         yield ExerciseCase(f"{samples} sample{'s' * (samples != 1)}", (samples, rank, n), wanted)
+    yield ExerciseCase("rank 3 of 4, on all ranks", (10, 3, 4), [8, 9])

@@ -32,6 +32,7 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     weights = torch.arange(4.0) + torch.tensor([1.0, -2.0, 1.0, 0.0]) * (rank == n - 1)
     yield ExerciseCase("sums by place are equal", (weights,), n == 1)
     yield ExerciseCase("another order", (torch.arange(4.0).roll(rank),), n == 1)
+    yield ExerciseCase("equal fractions", (torch.arange(1.0, 50.0) / 49,), True)
     yield ExerciseCase("no weights", (torch.empty(0),), True)
     yield ExerciseCase(
         "a small difference", (torch.tensor([1.0]).double() + 1e-12 * (rank == 0),), n == 1
