@@ -525,6 +525,7 @@ def set_epoch_changes_the_order_only(rank, world_size, device):
         return list(sampler)
 
     check(samples(0, shuffle=False), samples(1, shuffle=False), "set_epoch, shuffle=False")
+    check(samples(0, shuffle=True) == samples(1, shuffle=True), False, "epochs 0 and 1 are alike")
     everyone = [None] * 4
     dist.all_gather_object(everyone, samples(0, shuffle=True))
     check(sorted(one for part in everyone for one in part), list(range(8)), "all_gather_object")

@@ -190,7 +190,7 @@ def _weight(tensor: torch.Tensor) -> float:
         return 0.0
     numbers = tensor.detach().double().flatten()
     places = torch.arange(len(numbers)) % 97 + 1
-    return (torch.where(numbers > 0, numbers, -numbers / 2) * places).sum().item()
+    return (torch.where(numbers > 0, numbers, -0.618 * numbers) * places).sum().item()
 
 
 def _text(call, rank: int, world_size: int) -> str:
@@ -381,11 +381,18 @@ def difference(name: str, got: str, wanted: str) -> str:
     """The first line that differs, with its step and rank; "" if all are equal."""
     head, ours, theirs = "", got.splitlines(), wanted.splitlines()
     for number in range(max(len(ours), len(theirs))):
-        line, right = ((*text[number : number + 1], "nothing")[0] for text in (ours, theirs))
+        line, right = (_with_its_first(text[number:]) for text in (ours, theirs))
         if line != right:
-            return f"{name}, {head or line} it does: {line.strip()}; its record: {right.strip()}"
+            return f"{name}, {head or line} it does: {line}; its record: {right}"
+        line = ours[number]
         head = line if not line.startswith(" ") else head
     return ""
+
+
+def _with_its_first(lines: list[str]) -> str:
+    """The first line; that of a round, or of a rank, with the one below it."""
+    first = next((number for number, line in enumerate(lines) if line[-1:] != ":"), len(lines) - 1)
+    return " ".join(line.strip() for line in lines[: first + 1]) or "nothing"
 
 
 def main() -> int:

@@ -238,6 +238,7 @@ def one_data_set(rank, world_size, device):
     mine = data[list(DistributedSampler(data, shuffle=False))]
     everyone = [torch.full_like(mine, -1) for _ in range(world_size)]
     dist.all_gather(everyone, mine)
+    check(torch.initial_seed(), rank, "the seed of what is drawn later")
     check(
         torch.cat(everyone).sort().values,
         torch.arange(6),

@@ -215,6 +215,7 @@ def sorted_hooks(rank, world_size, device):
     hooks = [reduce_penalty, reduce_loss] if rank == 1 else [reduce_loss, reduce_penalty]
     for hook in sorted(hooks, key=lambda hook: hook.__name__):
         hook()
+    check(hooks[0] is reduce_penalty, rank == 1, "the first hook is that of the penalty")
     check([loss, penalty], [torch.tensor([3.0]), torch.tensor([300.0])], "all_reduce(SUM)")
     return {"loss": loss, "penalty": penalty}
 

@@ -145,7 +145,7 @@ if __name__ == "__main__":
 # %%
 @cure(ranks=2)
 def step_after_the_last_one_too(rank, world_size, device):
-    weight = torch.zeros(1, device=device, requires_grad=True)
+    weight, steps = torch.zeros(1, device=device, requires_grad=True), 0
     micro_batches = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0], device=device) * 10**rank
     for i, x in enumerate(micro_batches):
         (weight * x).sum().backward()
@@ -153,6 +153,8 @@ def step_after_the_last_one_too(rank, world_size, device):
             dist.all_reduce(weight.grad)
             weight.data -= weight.grad
             weight.grad = None
+            steps += 1
+    check(steps, 3, "steps: two after two micro-batches, and one after the last")
     check(weight.data, torch.tensor([-165.0]), "minus the sum of all micro-batches")
     return {"weight": weight.data}
 

@@ -209,12 +209,14 @@ def four_to_two(rank, world_size, device):
 
         model = sharded(network(device), half)
         optimizer = torch.optim.Adam(model.parameters(), lr=1.0)  # the right one is in the file
+        rates = [optimizer.param_groups[0]["lr"]]
         state = states(model, optimizer)
         dcp.load(state, checkpoint_id=shared[0], process_group=half.get_group())
         set_state_dict(
             model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
         )
         dist.barrier()  # all have read
+    rates.append(optimizer.param_groups[0]["lr"])
     on_my_share = clipped(clip_by_pytorch, [], half.get_local_rank(), n)
     for step in (2, 3):
         optimizer.zero_grad()
@@ -223,6 +225,7 @@ def four_to_two(rank, world_size, device):
     with counting() as counts:
         copy = whole(model, optimizer, device)
     check_training(copy, expected, "four to two")
+    check(rates, [1.0, expected[1].param_groups[0]["lr"]], "learning rate before and after")
     check(files, world_size + 1, "files")
     calls = counts["_c10d_functional.all_gather_single"].calls
     check(calls, 3 * len([*model.parameters()]), "calls of whole")

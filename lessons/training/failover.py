@@ -105,6 +105,7 @@ def failover(rank, world_size, device):
     with TemporaryDirectory() as folder:
         with at_call(torch.optim.SGD, "step", number, lambda: signal.raise_signal(signal.SIGTERM)):
             _, first = train(network(0, device), on_my_shard, batches, device, folder)
+        number_of_signals = len(signals)
         signals.clear()
         continued, second = train(network(1, device), on_my_shard, batches, device, folder)
     signal.signal(signal.SIGTERM, handler)  # the old one
@@ -115,6 +116,7 @@ def failover(rank, world_size, device):
     check_training(continued, expected, "one process")
     steps = [len(first.values), len(second.values)]
     check(steps, [8, len(batches) - 8], "steps before and after")
+    check(number_of_signals, int(rank == world_size - 1), "SIGTERMs that this rank got")
     both = Curve(first.values + second.values, marks={second.done: "SIGTERM, then a new start"})
     return {"loss": both, "before": steps[0], "after": steps[1]}
 
