@@ -3,7 +3,7 @@
 from around import keeps_the_first
 
 WRONG = {
-    "`dist.all_reduce(gradient)` for `works.append(dist.all_reduce(gradient, asy...`": {
+    "it waits in each call": {
         "kind": "the example",
         "change": (
             "works.append(dist.all_reduce(gradient, async_op=True))",

@@ -3,7 +3,7 @@
 from around import keeps_the_first
 
 WRONG = {
-    "`if dist.get_rank() == 0: dist.broadcast(sh...` for `dist.broadcast(shared, src=0)`": {
+    "only rank 0 calls broadcast": {
         "kind": "the example",
         "change": (
             "    dist.broadcast(shared, src=0)\n",

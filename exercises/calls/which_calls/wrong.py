@@ -6,7 +6,7 @@ WRONG = {
         "change": ("src=dist.get_world_size() - 1", "src=0"),
         "says": "every rank: the result is wrong.",
     },
-    "`total = x.clone(); dist.all_reduce(total);...` for `dist.reduce_scatter_single(c, x)`": {
+    "all_reduce and a slice for reduce_scatter": {
         "kind": "the example",
         "change": (
             "dist.reduce_scatter_single(c, x)",

@@ -1,7 +1,7 @@
 """What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
 WRONG = {
-    "`if dist.get_rank() == 0: dist.all_reduce(m...` for `dist.all_reduce(mean) if dist.get_rank() =...`": {
+    "only rank 0 calls all_reduce": {
         "kind": "the example",
         "change": (
             "        dist.all_reduce(mean)\n        if dist.get_rank() == 0:\n",

@@ -18,7 +18,7 @@ WRONG = {
         "change": ("rows[(rank - step) % n], ", "rows, "),
         "says": "died",
     },
-    "`dist.isend(rows.clone(), (rank + 1) % n) w...` for `dist.isend(rows[(rank - step) % n], (rank ...`": {
+    "it passes on all rows, not the newest one": {
         "kind": "the example",
         "change": (
             "dist.isend(rows[(rank - step) % n], (rank + 1) % n)\n        dist.recv(rows[(rank - step - 1) % n], (rank - 1) % n)\n        work.wait()",

@@ -1,12 +1,12 @@
 """What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
 WRONG = {
-    "without `dist.all_reduce(piece, group=columns[colum...`": {
+    "it adds up in the row alone": {
         "kind": "the example",
         "change": ("    dist.all_reduce(piece, group=columns[column])\n", ""),
         "says": "every rank: the result is wrong.",
     },
-    "`dist.all_reduce(x, group=rows[row]) dist.a...` for `dist.reduce_scatter_single(piece, x, group...`": {
+    "the whole tensor travels along the column": {
         "kind": "what is counted",
         "change": (
             "    dist.reduce_scatter_single(piece, x, group=rows[row])\n    dist.all_reduce(piece, group=columns[column])\n    dist.all_gather_single(x, piece, group=rows[row])\n",

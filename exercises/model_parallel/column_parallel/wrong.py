@@ -6,7 +6,7 @@ WRONG = {
         "change": ("    dist.all_reduce(of_x)\n", ""),
         "says": "every rank: the gradient of `x` comes from this rank's columns alone.",
     },
-    "`of_x / dist.get_world_size(), x.mT @ gradi...` for `of_x, x.mT @ gradient`": {
+    "it averages the gradient of x": {
         "kind": "the example",
         "change": ("of_x, x.mT @ gradient", "of_x / dist.get_world_size(), x.mT @ gradient"),
         "says": "every rank: `gradient of x` is wrong.",

@@ -3,7 +3,7 @@
 from around import keeps_the_first
 
 WRONG = {
-    "`result + new` for `result * (log_sum - total).exp() + new * (...`": {
+    "it adds the blocks' results without weights": {
         "kind": "the example",
         "change": (
             "result * (log_sum - total).exp() + new * (new_log_sum - total).exp()",
@@ -11,7 +11,7 @@ WRONG = {
         ),
         "says": "every rank: it adds the results of the blocks without weights.",
     },
-    "`(result + new) / 2` for `result * (log_sum - total).exp() + new * (...`": {
+    "it takes the mean of the blocks' results": {
         "kind": "the example",
         "change": (
             "result * (log_sum - total).exp() + new * (new_log_sum - total).exp()",
@@ -24,7 +24,7 @@ WRONG = {
         "change": ("    return result", "    return attend(query, key, value)[0]"),
         "says": "every rank: the result comes from this rank's keys alone.",
     },
-    "`total = (log_sum.exp() + new_log_sum.exp()...` for `total = torch.logaddexp(log_sum, new_log_s...`": {
+    "it takes exp of a large log_sum": {
         "kind": "another length",
         "change": (
             "        total = torch.logaddexp(log_sum, new_log_sum)\n",

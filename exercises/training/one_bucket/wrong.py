@@ -8,7 +8,7 @@ WRONG = {
         "change": ("        gradient.copy_(piece.view_as(gradient))", "        gradient = piece"),
         "says": "every rank: `gradients` is as it was: ",
     },
-    "`for part in bucket.split(1): dist.all_redu...` for `dist.all_reduce(bucket)`": {
+    "a call for each element of the bucket": {
         "kind": "the example",
         "change": (
             "    dist.all_reduce(bucket)\n",

@@ -9,7 +9,7 @@ WRONG = {
         ),
         "says": "every rank: the result is wrong.",
     },
-    "`total = 0 for gradient in gradients[first ...` for `total = torch.stack(gradients[first : firs...`": {
+    "a call for each micro-batch": {
         "kind": "the example",
         "change": (
             "        total = torch.stack(gradients[first : first + every]).sum(0)\n        dist.all_reduce(total)\n",
