@@ -190,6 +190,7 @@ def _weight(tensor: torch.Tensor) -> float:
         return 0.0
     numbers = tensor.detach().double().flatten()
     places = torch.arange(len(numbers)) % 97 + 1
+    # No simple fraction: with a half, the -2 of an empty buffer would weigh what 1 does.
     return (torch.where(numbers > 0, numbers, -0.618 * numbers) * places).sum().item()
 
 
@@ -381,11 +382,11 @@ def difference(name: str, got: str, wanted: str) -> str:
     """The first line that differs, with its step and rank; "" if all are equal."""
     head, ours, theirs = "", got.splitlines(), wanted.splitlines()
     for number in range(max(len(ours), len(theirs))):
-        line, right = (_with_its_first(text[number:]) for text in (ours, theirs))
+        line, right = (text[number : number + 1] for text in (ours, theirs))
         if line != right:
-            return f"{name}, {head or line} it does: {line}; its record: {right}"
-        line = ours[number]
-        head = line if not line.startswith(" ") else head
+            does, wants = (_with_its_first(text[number:]) for text in (ours, theirs))
+            return f"{name}, {head or does} it does: {does}; its record: {wants}"
+        head = head if line[0].startswith(" ") else line[0]
     return ""
 
 

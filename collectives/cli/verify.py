@@ -24,7 +24,7 @@ def verify(
     backend: Annotated[str, typer.Argument(help="Its name, as init_process_group takes it.")],
     modules: Modules = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="No failures and no long messages: about a minute.")
+        bool, typer.Option("--quick", help="No failures and few long messages: about a minute.")
     ] = False,
     sizes: Annotated[
         str, typer.Option(metavar="N,N", help="Also messages of so many elements.")
@@ -87,7 +87,7 @@ def verify(
         def progress(answers, share: float) -> None:
             nonlocal last, wrong
             now = time.monotonic()
-            wrong += sum(answer.state in ("wrong", "hangs", "crashes") for answer in answers)
+            wrong += sum(answer.is_fault for answer in answers)
             left = f"about {asking.left(share, begin):.0f} s left"
             text = f"{share:.0%}, {left}, {counted(wrong, 'wrong answer')} so far"
             bar.update(task, completed=share, description=text)

@@ -60,12 +60,10 @@ def run(
                 command, env=environment(folder), preexec_fn=bound, stdout=output, stderr=output
             )
         except OSError as error:
-            why = f"{command[0]} cannot be run: {error.strerror}."
+            why = f"cannot be run: {error.strerror}"
             if command[0].endswith(".py"):
-                why = (
-                    f"{command[0]} is no command: -- torchrun --nproc-per-node 2 {command[0]}, say."
-                )
-            raise ValueError(why) from None
+                why = f"is no command: -- torchrun --nproc-per-node 2 {command[0]}, say"
+            raise ValueError(f"{command[0]} {why}.") from None
         job = Job(folder)
         job.table.command = process.pid
         monitor = JobMonitor(job, hang_after, report, command)

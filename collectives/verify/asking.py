@@ -22,7 +22,7 @@ _AT_ONCE = 3
 _WEIGHTS = {"calls": 0.04, "sizes": 0.25, "widths": 0.02, "groups": 0.05, "at once": 0.5}
 _WEIGHTS |= {"failure": 2.5, "stated": 1.5, "lessons": 8.0}
 
-# Called with each answer and with the share of the work that is done.
+# Called with the new answers and with the share of the work that is done.
 Progress = Callable[[list[Answer], float], None]
 
 
@@ -43,9 +43,10 @@ def ask(
     first = [item for item in items if item[0] == "group"]
     rest = [item for item in items if item[0] != "group"]
     for _, weight, work in first:
-        answers += work(asker)
+        new = work(asker)
+        answers += new
         done += weight
-        progress(answers, done / total)
+        progress(new, done / total)
     no_world = all(answer.state == NOT_ASKED for answer in answers) and answers
     if no_world or any(answer.state == "wrong" for answer in answers):
         reason = answers[0].detail if no_world else "the group itself is not what torch passed"

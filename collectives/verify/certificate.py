@@ -158,7 +158,7 @@ class Certificate:
             for reason, names in reasons.items()
         ]
         left_out = [
-            (self.plan.quick, "peers that fail, and each call at every length: --quick"),
+            (self.plan.quick, "failure, and most messages above 5 elements: --quick"),
             (not self.plan.threads, "calls from two threads: --threads"),
             (True, "more than one machine; speed; get_future() and exception() of a Work"),
         ]

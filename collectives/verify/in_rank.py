@@ -30,7 +30,10 @@ _LEAVE = 20.0
 
 _STDLIB = sysconfig.get_path("stdlib") + os.sep
 _OTHERS = tuple(f"{Path(file).parent}{os.sep}" for file in (torch.__file__, Path(__file__).parent))
-_LIBRARIES = tuple(f"{os.sep}{name}" for name in ("numpy/", "cloudpickle/", "typing_extensions.py"))
+_LIBRARIES = (
+    *(f"{os.sep}{name}{os.sep}" for name in ("numpy", "cloudpickle")),
+    f"{os.sep}typing_extensions.py",
+)
 
 # What torch calls when it makes a group, which is no call of a program.
 _OF_GROUPS = (

@@ -181,37 +181,32 @@ def _numbers(cell: Cell) -> str:
         places = f"torch.arange({start + 1:_} + {more})"
         if cell.collective == "all_to_all":
             places = f"torch.arange({_split(cell, 'r', 'k')})"
-    # At every second place the numbers of all ranks are negative: see `wide_values`.
-    is_signed = cell.op in ("MIN", "MAX") and (dtype.is_floating_point or dtype.is_signed)
-    sign = f" * (1 - {places} % 2 * 2)" if is_signed else ""
-    if dtype.is_complex:
-        expression = f"({places} % 7 + r + k + 1j * (k + 1)).to({name})"
-    elif data == "wide" and name in ("torch.uint8", "torch.int8"):
-        expression = f"({_signed(f'{places} * 37 + 90 * r + k', sign)}).to({name})"
-    elif dtype.itemsize == 1:
-        most = 3 if "bool" in name or cell.op == "PRODUCT" else 29
-        expression = f"(({places} + r + k) % {most}{sign}).to({name})"
-    elif data == "special":
+    if data == "special":
         limits = torch.finfo(dtype)
         odd = "'-inf'" if cell.op in ("MIN", "MAX") else "'nan'"
         some = f"float({odd}), float('inf'), -0.0, {limits.smallest_normal * limits.eps:g}, 1.0"
-        expression = f"torch.tensor([{some}], dtype=torch.float64).roll(r + k).to({name})"
+        return f"torch.tensor([{some}], dtype=torch.float64).roll(r + k).to({name})"
+    if dtype.is_complex:
+        number = f"{places} % 7 + r + k + 1j * (k + 1)"
+    elif data == "wide" and name in ("torch.uint8", "torch.int8"):
+        number = f"{places} * 37 + 90 * r + k"
+    elif dtype.itemsize == 1:
+        most = 3 if "bool" in name or cell.op == "PRODUCT" else 29
+        number = f"({places} + r + k) % {most}"
     elif data == "wide":
         bits = wide_values.bits(dtype) - (len(cell.ranks) - 1).bit_length()
         if cell.op == "PRODUCT":
             bits = wide_values.bits(dtype) // len(cell.ranks)
         number = f"{places} % 50 * 2 + 2**{bits - 1} + 2 * r + 4 * k + 1"
-        expression = f"({_signed(number, sign)}).to({name})"
     elif cell.op == "PRODUCT":
-        expression = f"(({places} + r + k) % 2 + 1).to({name})"
+        number = f"({places} + r + k) % 2 + 1"
     else:
         number = f"{places} * (37 * r + 74) % 97 + r + k + 1"
-        expression = f"({_signed(number, sign)}).to({name})"
+    if cell.op in ("MIN", "MAX") and dtype.is_signed and not dtype.is_complex:
+        # At every second place the numbers of all ranks are negative: see `wide_values`.
+        number = f"({number}) * (1 - {places} % 2 * 2)"
+    expression = f"({number}).to({name})"
     return f"{expression}[0]" if cell.variant == "scalar" else expression
-
-
-def _signed(number: str, sign: str) -> str:
-    return f"({number}){sign}" if sign else number
 
 
 def _split(cell: Cell, rank: str, other: str) -> str:

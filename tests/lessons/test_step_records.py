@@ -50,6 +50,15 @@ def test_a_difference_names_step_rank_and_line():
     assert difference("reduce", record("reduce"), record("reduce")) == ""
 
 
+def test_a_difference_at_the_head_of_a_round_names_the_line_below_it():
+    rounds = "step, rank 0:\n  x {}:\n    isend int64[1] with rank + 1\n"
+    told = difference("ring", rounds.format(3), rounds.format(2))
+    assert told == (
+        "ring, step, rank 0: it does: x 3: isend int64[1] with rank + 1; "
+        "its record: x 2: isend int64[1] with rank + 1"
+    )
+
+
 def test_each_record_is_that_of_a_lesson():
     without = [name for name in NAMES if not record_file(name).exists()]
     assert not without, f"run python -m tools.step_records {' '.join(without)}"
