@@ -48,6 +48,7 @@ ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "tests" / "lessons" / "steps"
 TORCH = "2.13.0"  # the tested one: another one has other operators
 RANKS = 4
+TIMEOUT = 400.0  # seconds, on a busy machine
 # Of a rank: what happens, in order; what it makes and keeps; what it gives to its calls.
 Record = tuple[list[str], list[str], list[str]]
 WITHOUT = {
@@ -63,6 +64,8 @@ WITHOUT = {
 NOT_RECORDED = {
     ("training/functional", "compiled"): "torch.compile compiles nothing that is watched",
 }
+# It trains for so long that what it gives to its calls depends on how a processor rounds.
+NOT_WEIGHED = {"different_bits"}
 _LONGEST_ROUND = 64  # lines
 _MOST_LINES = 80  # of what happens in a rank
 # A number in a line, but for those of ranks, tags and dtypes.
@@ -233,7 +236,8 @@ def record_step(step, folder: Path, rank: int, world_size: int, device) -> Recor
             hook.remove()
     watch.catch_up()
     watch.happens("ends")
-    weight = [f"its calls are given {watch.weight:.4g}"] if watch.weight else []
+    is_weighed = watch.weight and step.__name__ not in NOT_WEIGHED
+    weight = [f"its calls are given {watch.weight:.4g}"] if is_weighed else []
     return watch.events, [*watch.lines(), *raised], weight
 
 
@@ -337,7 +341,7 @@ def _records_of(path: Path, names: list[str], world: WorldSpec) -> list[dict[str
             told = [f"rank {rank}: {one}, line {one.line}" for rank, one in enumerate(outcomes)]
             raise StepFailed(f"{names[0]} fails: {'; '.join(told)}")
         return records
-    return launch_in(World.chosen(RANKS, "gloo", "cpu", 100.0), in_rank, diagnose=False)
+    return launch_in(World.chosen(RANKS, "gloo", "cpu", TIMEOUT), in_rank, diagnose=False)
 
 
 def text_of(name: str, folder: Path) -> str:

@@ -18,6 +18,14 @@ from processes import free_port
 FOLDER = Path(__file__).parent / "starts"
 with open(FOLDER / "expect.tsv", encoding="utf-8") as file:
     ROWS = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+# One of each way to start ranks, and of each helper that may be taken for one. The others are asked
+# once a week.
+OFTEN = {
+    *("by_variable", "with_mpi", "starts_the_other_and_comes_late", "forks", "fork_server"),
+    *("spawns", "in_a_pool", "in_a_notebook", "recovers"),
+    *("workers_of_a_loader", "an_orphan", "a_server_of_logs", "a_resource_tracker"),
+    *("a_process_that_counts", "after_a_restart"),
+}
 # A rank comes so late, and so long nothing may move: in seconds.
 LATE, HANG_AFTER = 16, 6
 
@@ -46,8 +54,16 @@ def run(row, tmp_path):
     return verdict, done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.slow  # each starts a program that waits for LATE; test_latecomers.py has the rules
-@pytest.mark.parametrize("row", [pytest.param(row, id=name(row)) for row in ROWS])
+# Each starts a program that waits for LATE; test_latecomers.py has the rules.
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(
+            row, id=name(row), marks=pytest.mark.slow if name(row) in OFTEN else pytest.mark.weekly
+        )
+        for row in ROWS
+    ],
+)
 def test_what_the_table_says_of_a_command_is_said(row, tmp_path):
     verdict, status, said = run(row, tmp_path)
     assert verdict["verdict"] in row["verdict"].split("|"), said

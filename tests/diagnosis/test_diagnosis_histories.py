@@ -53,7 +53,7 @@ def check_correct(program, draw):
 
 @pytest.mark.usefixtures("_small_logs")
 @pytest.mark.parametrize(
-    "number", [50, pytest.param(MANY, marks=pytest.mark.slow)], ids="{} programs".format
+    "number", [50, pytest.param(MANY, marks=pytest.mark.weekly)], ids="{} programs".format
 )
 def test_a_correct_program_is_never_accused_at_whatever_moment(number):
     @settings(
@@ -93,7 +93,7 @@ def outcome(fault, seed):
 @pytest.mark.usefixtures("_small_logs")
 @pytest.mark.parametrize(
     "number",
-    [16, pytest.param(MANY // len(FAULTS), marks=pytest.mark.slow)],
+    [16, pytest.param(MANY // len(FAULTS), marks=pytest.mark.weekly)],
     ids="{} of each kind".format,
 )
 def test_the_rank_of_one_wrong_call_is_named_and_no_other_instead(number):

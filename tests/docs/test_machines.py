@@ -221,6 +221,7 @@ VARIANTS = {
 
 
 @needs_a_lab
+@pytest.mark.weekly
 @pytest.mark.parametrize("name", VARIANTS)
 def test_another_way_to_the_same_mistake_says_the_same(name):
     title, case, scenario = VARIANTS[name]
@@ -232,6 +233,7 @@ def test_another_way_to_the_same_mistake_says_the_same(name):
 
 
 @needs_a_lab
+@pytest.mark.weekly
 def test_a_cable_that_is_out_for_less_than_the_limit_does_no_harm():
     with Lab(2) as lab:
 
@@ -258,6 +260,7 @@ def restarted(tmp_path, **environ):
     return finished(f"torchrun {command}", cwd=tmp_path, env={"OMP_NUM_THREADS": "1"} | environ)
 
 
+@pytest.mark.weekly
 @pytest.mark.parametrize("cured", [False, True], ids=["mistake", "cure"])
 def test_the_restart_of_torchrun_comes_back_with_a_store_of_its_own_alone(tmp_path, cured):
     """If the mistake works one day, torch has mended it: then say so in docs/machines.md

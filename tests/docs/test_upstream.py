@@ -21,7 +21,7 @@ def facts(program: Path) -> dict[str, str]:
     return dict(re.findall(r"^(\w+): (.+)$", text, re.MULTILINE))
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.stem)
 def test_the_bug_is_there_or_cured(program, tmp_path):
     said = facts(program)

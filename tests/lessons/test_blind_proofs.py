@@ -124,7 +124,7 @@ def errors(fault: Planted, rank: int, n: int) -> tuple[bool, str]:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow if name != "gather" else ()) for name in NAMES],
+    [pytest.param(name, marks=pytest.mark.weekly if name != "gather" else ()) for name in NAMES],
 )
 def test_another_call_is_noticed(name, tmp_path):
     file = files.find(name)

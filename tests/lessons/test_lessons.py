@@ -41,7 +41,7 @@ MESHES = [f"model_parallel/{name}" for name in ("hybrid", "redistribute", "resha
         pytest.param(QUICK, 3, id="some-training-3"),
         pytest.param(other_than(LONG, "model_parallel"), 2, id="model_parallel-2"),
         pytest.param(LONG, 2, id="long-model_parallel-2", marks=pytest.mark.slow),
-        pytest.param([*LONG, *MESHES], 8, id="model_parallel-8", marks=pytest.mark.slow),
+        pytest.param([*LONG, *MESHES], 8, id="model_parallel-8", marks=pytest.mark.weekly),
         pytest.param(CHAPTERS["training"].names, 1, id="training-1", marks=pytest.mark.slow),
         pytest.param(other_than(QUICK, "training"), 3, id="training-3", marks=pytest.mark.slow),
     ],

@@ -25,6 +25,8 @@ IN_FORKED_LAB = "machines/versions"  # its programs only meet at a store
 HANG = {"broadcast_is_no_barrier", "scatter_is_no_barrier"}
 # and these import Accelerate.
 SLOW_MYTHS = {*HANG, "accelerate_keeps_the_prefix", "accelerate_starts_one_process"}
+# The steps of these start machines, or jobs that are killed.
+STARTS_JOBS = ("machines/", "training/failover", "training/threads")
 
 
 def refused(fault: Planted) -> str | None:
@@ -51,8 +53,10 @@ IN_ONE_WORLD = {
 def marks(name: str, fault: Planted) -> list[pytest.MarkDecorator]:
     if name == "hearsay" and fault.function not in SLOW_MYTHS:
         return []
+    if not name.startswith(STARTS_JOBS):
+        return [pytest.mark.slow]
     needs = [needs_a_lab, needs_slurm] if name.startswith("machines/") else []
-    return [pytest.mark.slow, *(needs if name != IN_FORKED_LAB else [])]
+    return [pytest.mark.weekly, *(needs if name != IN_FORKED_LAB else [])]
 
 
 ALONE = [

@@ -17,7 +17,7 @@ def ask(*names: str, options: str = ""):
     return finished(command, env={"PYTHONPATH": f"{ROOT}:{SUPPORT}"}, cwd=ROOT)
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_a_few_of_torchs_tests_pass_on_gloo():
     done = ask(
         "test_all_reduce_sum",
@@ -32,7 +32,7 @@ def test_a_few_of_torchs_tests_pass_on_gloo():
     ), done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_a_backend_that_does_nothing_is_found_out():
     options = "--backend lazy --import lazy_backend"
     done = ask("test_get_rank", "test_broadcast", options=options)
