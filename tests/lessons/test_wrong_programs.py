@@ -22,7 +22,8 @@ def proposed(name: str) -> list[Planted]:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.weekly) for name in NAMES]
+    "name",
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.weekly) for name in NAMES],
 )
 def test_the_proof_notices_every_wrong_program_and_says_what_the_lesson_says(name):
     faults = proposed(name)
