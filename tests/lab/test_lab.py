@@ -304,7 +304,10 @@ def test_a_lab_leaves_nothing():
     with Lab(2, delay="2ms") as lab:
         lab.start(0, ["sleep", "60"])
         assert listing()["namespaces"] > before["namespaces"]
-    assert listing() == before
+    after = listing()
+    # What an earlier test has killed may end meanwhile.
+    assert after.pop("children") <= before.pop("children")
+    assert after == before
 
 
 def hangs(folder, monkeypatch, command, unless="false"):
