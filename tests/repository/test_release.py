@@ -6,6 +6,8 @@ import tomllib
 import yaml
 from repository import ROOT
 
+from collectives.course import files
+
 
 def text(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
@@ -43,3 +45,12 @@ def test_workflows_that_nobody_has_run_say_so_and_end_within_an_hour():
     release = yaml.safe_load(text(".github/workflows/release.yml"))
     assert text(".github/workflows/release.yml").startswith("# Untried")
     assert all(job["timeout-minutes"] <= 60 for job in release["jobs"].values())
+
+
+def test_the_lessons_that_workflows_and_changelog_run_exist():
+    """They moved once."""
+    texts = [file.read_text("utf-8") for file in (ROOT / ".github/workflows").glob("*.yml")]
+    commands = re.findall(r'collectives"? run ([^`\n]+)', "\n".join([*texts, text("CHANGELOG.md")]))
+    names = [word for command in commands for word in command.split() if word[0] != "-"]
+    assert len(names) > 5
+    assert files.choose(names, every=False)
