@@ -20,4 +20,7 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
             messages=1,
             least_messages=1,
             peers=[peer],
+            says=dict.fromkeys(
+                ("messages", "least_messages", "peers"), "two ranks exchange their tensors"
+            ),
         )

@@ -22,5 +22,8 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
             total,
             messages=1,
             least_messages=int(rank < n - 1),
-            says={"messages": "each rank may send at most one message"},
+            says={
+                "messages": "each rank may send at most one message",
+                "least_messages": "rank r needs the sum of the tensors of ranks 0 to r",
+            },
         )

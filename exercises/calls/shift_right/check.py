@@ -23,6 +23,10 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
             peers=[(rank + 1) % n],
             apart=True,
             says={
+                **dict.fromkeys(
+                    ("messages", "least_messages"),
+                    "every rank sends its tensor to the rank on its right",
+                ),
                 "peers": "to the rank on its right",
                 "apart": "a single rank is its own neighbour, and returns a copy",
             },

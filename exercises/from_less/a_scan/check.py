@@ -22,7 +22,10 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
             below,
             messages=1,
             least_messages=int(rank < n - 1),
-            says={"messages": "each rank may send at most one message"},
+            says={
+                "messages": "each rank may send at most one message",
+                "least_messages": "rank r returns the sum of the tensors of the ranks below it",
+            },
         )
     ones, large = torch.ones(2).double(), torch.tensor([torch.inf, 1e17]).double()
     x = ones if rank < n - 1 else large

@@ -23,6 +23,7 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
             bytes=(n - 1) * length * 8,
             peers=[(rank + 1) % n],
             says={
+                **dict.fromkeys(("messages", "least_messages"), "each rank sends n - 1 messages"),
                 "peers": "all to its right neighbour",
                 "bytes": "each message is only as long as one rank's tensor",
             },

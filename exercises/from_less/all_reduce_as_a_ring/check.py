@@ -16,6 +16,7 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for case in all_reduces(rank, n, messages=2 * (n - 1), least_messages=2 * (n - 1)):
         case.peers = [(rank + 1) % n]
         case.says = {
+            **dict.fromkeys(("messages", "least_messages"), "each rank sends 2 (n - 1) messages"),
             "peers": "all to its right neighbour",
             "bytes": "no message is longer than the longest of the n pieces of `x`",
         }

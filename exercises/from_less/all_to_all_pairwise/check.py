@@ -20,4 +20,5 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
             wanted,
             messages=n - 1,
             bytes=(n - 1) * length * 8,
+            says=dict.fromkeys(("messages", "bytes"), "all_to_all, pair by pair"),
         )

@@ -24,6 +24,7 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
             least_messages=min(1, n - 1),
             together=call == 2,
             says={
+                "least_messages": "only when it knows that every rank has called",
                 "together": "only when it knows that every rank has called",
                 "messages": "at most log2(n) messages, rounded up",
             },

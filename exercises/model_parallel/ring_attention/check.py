@@ -44,7 +44,10 @@ def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
             peers=[(rank + 1) % n, (rank - 1) % n],
             held=max(2, n - 2) * 2 * length * 8,
             says={
-                "peers": "the blocks of keys and values travel around the ring",
+                **dict.fromkeys(
+                    ("messages", "least_messages", "bytes", "peers"),
+                    "the blocks of keys and values travel around the ring",
+                ),
                 "held": "no rank may hold all of them",
             },
             explain=partial(why, {why: one[mine] for why, one in known.items()}),
