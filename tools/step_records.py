@@ -53,9 +53,11 @@ TIMEOUT = 400.0  # seconds, on a busy machine
 Record = tuple[list[str], list[str], list[str]]
 WITHOUT = {
     "route": "its steps run the programs of examples/route, whose calls their proofs count",
-    "mistakes": "what its steps show is how they end, and that is compared with their symptoms",
+    **{
+        f"mistakes/{name}": "what its ranks do until they end is partly chance"
+        for name in ("training", "start_up", "processes")
+    },
     "machines": "its steps start machines, and the ranks there",
-    "hearsay": "what its steps compute depends on what their process has imported before",
     "model_parallel/plan": "it plans, and hardly communicates",
     "model_parallel/choose": "it plans, and hardly communicates",
     "model_parallel/schedules": "the order in which a rank computes and sends is partly chance",
@@ -63,6 +65,13 @@ WITHOUT = {
 # Steps of which no record would be equal twice, or none can be made.
 NOT_RECORDED = {
     ("training/functional", "compiled"): "torch.compile compiles nothing that is watched",
+    **{
+        ("hearsay", step): "what Accelerate reads depends on the machine"
+        for step in (
+            *("gather_returns_its_result", "accelerate_keeps_the_prefix"),
+            *("accelerate_may_have_no_group", "accelerate_starts_one_process"),
+        )
+    },
 }
 # It trains for so long that what it gives to its calls depends on how a processor rounds.
 NOT_WEIGHED = {"different_bits"}
@@ -213,6 +222,8 @@ def _text(call, rank: int, world_size: int) -> str:
 
 def record_step(step, folder: Path, rank: int, world_size: int, device) -> Record:
     """In a rank: what a step does, also one that raises."""
+    if world_of(step).isolated:
+        torch.manual_seed(0)  # its model may be random
     tempfile.gettempdir()  # when it is first asked for, it writes a file to try
     watch = Watch(folder, rank, world_size)
     sys.addaudithook(watch.audit)
@@ -317,6 +328,8 @@ def _why_not(name: str, step: str, world: WorldSpec) -> str:
     """Why a step has no record; "" if it has one."""
     if world.lab or world.seconds:
         return "it starts processes of its own"
+    if world.symptom and chapter_of(name) == "mistakes":
+        return "it is a mistake, and how it ends is compared with its symptom"
     if world.symptom in ("hangs", "dies", "breaks off"):
         return f"it {world.symptom}, and when is chance"
     return NOT_RECORDED.get((name, step), "")
