@@ -144,11 +144,17 @@ def test_every_notebook_is_small_and_its_pictures_have_words_for_those_who_canno
 
 
 @pytest.fixture(scope="module")
-def kernels():
-    """One kernel for each folder: a kernel imports torch twice, for itself and for its ranks."""
+def kernels(tmp_path_factory):
+    """One kernel for each folder: a kernel imports torch twice, for itself and for its ranks.
+
+    They listen at files: a port that is free when Jupyter asks may be another test's when it listens.
+    """
     from jupyter_client import AsyncKernelManager
 
-    kernels = defaultdict(AsyncKernelManager)
+    def start():
+        return AsyncKernelManager(transport="ipc", ip=str(tmp_path_factory.mktemp("kernel") / "at"))
+
+    kernels = defaultdict(start)
     yield kernels
     for kernel in kernels.values():
         asyncio.run(kernel.shutdown_kernel())
@@ -159,7 +165,11 @@ def kernels():
 def test_executed_anew_it_prints_the_same_and_nothing_changes(lesson, kernels):
     if lesson.parent.name == "machines" and available.missing():
         pytest.skip(available.missing())
-    fresh = asyncio.run(notebooks.executed(lesson, kernels[lesson.parent]))
+    try:
+        fresh = asyncio.run(notebooks.executed(lesson, kernels[lesson.parent]))
+    except RuntimeError:
+        del kernels[lesson.parent]  # it has died: the next lesson of the folder gets another one
+        raise
     assert printed(fresh) == printed(committed(lesson))
     pinned = all(
         version(package) == PINS[package] for package in ("torch", "matplotlib", "nbformat")
