@@ -53,7 +53,7 @@ WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 2 )))
 PYTEST = $(BIN) -m pytest -n $(WORKERS) --dist worksteal --durations=15
 
 test: $(VENV)/installed-for-tests
-	$(PYTEST) -m "not slow and not weekly" $(ARGS)
+	$(PYTEST) -m "not slow" $(ARGS)
 
 test-all: $(VENV)/installed-for-tests
 	$(PYTEST) $(ARGS)
@@ -61,7 +61,7 @@ test-all: $(VENV)/installed-for-tests
 # A busy machine may exceed the time limits of a test. So tests that fail run once more, one after the other, and must pass then. Status 1 of
 # pytest says that tests have failed; with any other one it has not run them all.
 test-twice: $(VENV)/installed-for-tests
-	$(PYTEST) -m "not weekly" || { [ $$? -eq 1 ] && $(BIN) -m pytest --last-failed; }
+	$(PYTEST) -m "not weekly" || { [ $$? -eq 1 ] && $(BIN) -m pytest -m "not weekly" --last-failed; }
 
 # What plays the GPUs is built once, in the virtual environment.
 rehearse: $(VENV)/installed-for-tests

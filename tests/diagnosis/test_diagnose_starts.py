@@ -54,6 +54,10 @@ def run(row, tmp_path):
     return verdict, done.returncode, done.stdout + done.stderr
 
 
+def test_what_is_asked_often_is_in_the_table():
+    assert {name(row) for row in ROWS} >= OFTEN
+
+
 # Each starts a program that waits for LATE; test_latecomers.py has the rules.
 @pytest.mark.parametrize(
     "row",

@@ -107,12 +107,11 @@ def start_late(process):
 launch(rank_of, 2)
 before = child.EXIT_TIMEOUT
 child.EXIT_TIMEOUT, BaseProcess.start = patience, start_late
-# On a busy machine rank 0 has not returned either.
-print(outcome(rank_of, 2, timeout=0.5).replace("rank 0", "rank 1"))
+print(outcome(rank_of, 2, timeout=2))  # also on a busy machine rank 0 has returned then
 late.wait(delay + 5)  # on a busy machine it may never begin
 child.EXIT_TIMEOUT, BaseProcess.start = before, start
 """
-LATE_SAID = "rank 1 hung: not every rank had returned after 0.5 s"
+LATE_SAID = "rank 1 hung: not every rank had returned after 2 s"
 
 # It connects to the fork server, and then has no descriptor left to send. Then others tidy up.
 TROUBLE = """
@@ -155,7 +154,7 @@ change(f"umount {tempfile.tempdir}; rmdir {tempfile.tempdir}")
     [
         pytest.param(
             LATE + TROUBLE,
-            "1.5 0.3",
+            "3 0.3",
             "",
             [LATE_SAID, "True [0, 1] True", "[0, 1]"],
             id="late_start_then_no_descriptors_then_a_temporary_folder_tidied_up",
@@ -169,7 +168,7 @@ change(f"umount {tempfile.tempdir}; rmdir {tempfile.tempdir}")
                 id=f"late_start_{delay}s",
                 marks=pytest.mark.slow,
             )
-            for delay in (6, 11)
+            for delay in (7.5, 12.5)
         ),
         pytest.param(
             BARE,

@@ -26,7 +26,7 @@ HANG = {"broadcast_is_no_barrier", "scatter_is_no_barrier"}
 # and these import Accelerate.
 SLOW_MYTHS = {*HANG, "accelerate_keeps_the_prefix", "accelerate_starts_one_process"}
 # The steps of these start machines, or jobs that are killed.
-STARTS_JOBS = ("machines/", "training/failover", "training/threads")
+STARTS_JOBS = ("machines/", "training/failover")
 
 
 def refused(fault: Planted) -> str | None:
